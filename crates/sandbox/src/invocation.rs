@@ -1,0 +1,158 @@
+//! What a backend is asked to run: argv, environment, files, network and limits. Nothing else.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use warrant_protocol::{Limits, SecretName};
+
+/// One program and everything it may have. Built by the runner from a contract.
+#[derive(Debug, Clone)]
+pub struct Invocation {
+    /// What to start.
+    pub command: Command,
+    /// Absolute directory to start in, in host terms.
+    pub cwd: PathBuf,
+    /// The whole environment; nothing is inherited.
+    pub env: Vec<EnvVar>,
+    /// What the program reads.
+    pub stdin: Stdin,
+    /// A terminal of this size instead of pipes, if wanted.
+    pub tty: Option<TtySize>,
+    /// What of the host's files exists inside.
+    pub files: Files,
+    /// What the program may reach.
+    pub network: Network,
+    /// Limits for the whole process tree.
+    pub limits: Limits,
+}
+
+/// What to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// A program with its arguments, found through the invocation's `PATH`.
+    Argv {
+        /// The program.
+        program: String,
+        /// Its arguments, without the program itself.
+        args: Vec<String>,
+    },
+    /// A script for a shell.
+    Shell {
+        /// Which shell.
+        shell: Shell,
+        /// The script.
+        script: String,
+    },
+}
+
+/// The shells a contract can name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shell {
+    /// `sh`.
+    Sh,
+    /// `bash`.
+    Bash,
+}
+
+/// One variable of the environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvVar {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: EnvValue,
+}
+
+/// A value of the environment; secrets never show in plans, errors or debug output.
+#[derive(Clone, PartialEq, Eq)]
+pub enum EnvValue {
+    /// Anyone may see it.
+    Plain(String),
+    /// The value of a released secret.
+    Secret {
+        /// The secret's name.
+        name: SecretName,
+        /// Its value.
+        value: String,
+    },
+}
+
+impl EnvValue {
+    /// Returns the value as the program will see it.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        match self {
+            Self::Plain(value) | Self::Secret { value, .. } => value,
+        }
+    }
+}
+
+impl fmt::Debug for EnvValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(value) => fmt::Debug::fmt(value, f),
+            Self::Secret { name, .. } => write!(f, "<secret {name}>"),
+        }
+    }
+}
+
+/// What the program reads on its standard input.
+#[derive(Debug, Clone)]
+pub enum Stdin {
+    /// Nothing: end of file at once.
+    Empty,
+    /// These bytes, then end of file.
+    Bytes(Vec<u8>),
+    /// Whatever this descriptor yields; its other end may be closed at any time.
+    Descriptor(Arc<OwnedFd>),
+}
+
+/// The size of a terminal in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TtySize {
+    /// Columns.
+    pub columns: u16,
+    /// Rows.
+    pub rows: u16,
+}
+
+/// What of the host's files exists inside. Everything not named here does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Files {
+    /// The workspace, an absolute path of the host; inside it has the same path (in the
+    /// interpreting backends it is `/`).
+    pub workspace: PathBuf,
+    /// How the workspace may be used.
+    pub access: WorkspaceAccess,
+    /// Further directories and files that can be read, beyond what the backend itself needs.
+    pub read_roots: Vec<PathBuf>,
+    /// Further directories that can be written directly.
+    pub write_roots: Vec<PathBuf>,
+    /// Globs of secret files that exist inside but are empty and unreadable, at any depth,
+    /// matched without regard to case. A pattern with a slash matches the path below the
+    /// workspace, one without matches the file name.
+    pub masks: Vec<String>,
+}
+
+/// How the workspace may be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkspaceAccess {
+    /// Writes fail.
+    ReadOnly,
+    /// Writes go to an upper layer of this run; the workspace itself stays untouched.
+    Overlay,
+    /// Writes go straight to the workspace.
+    Direct,
+}
+
+/// What the program may reach. There is no default; the empty list means nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Network {
+    /// Only these, each `host`, `*.host`, either with `:port`, or a listed address.
+    /// An empty list means nothing at all.
+    Allow(Vec<String>),
+    /// Every public destination. Only when policy truly says so.
+    DangerEverything,
+}

@@ -1,0 +1,16 @@
+//! The port through which a program is isolated, and the backends behind it.
+//!
+//! A backend sees an [`Invocation`], never a contract, and never talks to the plane.
+//! Start at [`Backend`].
+
+pub mod cancel;
+pub mod invocation;
+pub mod port;
+
+pub use cancel::Cancel;
+pub use invocation::{
+    Command, EnvValue, EnvVar, Files, Invocation, Network, Shell, Stdin, TtySize, WorkspaceAccess,
+};
+pub use port::{
+    Backend, BoundaryError, NetworkDecision, Plan, Refusal, RunReport, Sink, Stream, StreamDigest,
+};

@@ -1,0 +1,147 @@
+//! The port every backend implements: probe, prepare, run.
+//!
+//! Only failure to build or hold the boundary is an error.
+//! Timeouts, limits, signals and exit codes are outcomes.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::SystemTime;
+
+use thiserror::Error;
+use warrant_protocol::{Digest, Isolation, Outcome, Posture, Usage};
+
+use crate::{Cancel, Invocation};
+
+/// A way of isolating a program.
+pub trait Backend: Send + Sync {
+    /// Returns the tier this backend makes.
+    fn isolation(&self) -> Isolation;
+
+    /// Returns what is enforced here and now, found by trying.
+    fn probe(&self) -> Posture;
+
+    /// Returns the plan that [`Backend::run`] will apply, without running anything.
+    ///
+    /// # Errors
+    /// A [`Refusal`] when this backend cannot give what the invocation asks for.
+    fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal>;
+
+    /// Builds the boundary, runs the program to its end and the end of its whole tree.
+    ///
+    /// # Errors
+    /// A [`BoundaryError`] when the boundary could not be built or held; then nothing of the
+    /// program is left alive.
+    fn run(
+        &self,
+        plan: &Plan,
+        sink: &dyn Sink,
+        cancel: &Cancel,
+    ) -> Result<RunReport, BoundaryError>;
+}
+
+/// An invocation lowered to what one backend will apply.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The tier the plan was made for.
+    pub isolation: Isolation,
+    /// The invocation it came from.
+    pub invocation: Invocation,
+    /// Exactly what will be applied (mounts, masks, rules, environment names, limits), to be
+    /// read by people and tests. Contains no secret value.
+    pub artifact: serde_json::Value,
+}
+
+/// Why a backend will not run an invocation; nothing has happened yet.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("{code}: {message}")]
+pub struct Refusal {
+    /// A word for programs: `SANDBOX_PROVIDER_UNAVAILABLE`, `SANDBOX_DENIED`, `SANDBOX_PREPARE_FAILED`.
+    pub code: &'static str,
+    /// A sentence for people that says what to do; safe to show to the agent.
+    pub message: String,
+}
+
+/// The boundary could not be built or did not hold.
+#[derive(Debug, Error)]
+#[error("the boundary failed at {step}")]
+pub struct BoundaryError {
+    /// Which step of building or holding it.
+    pub step: &'static str,
+    /// What the system said.
+    #[source]
+    pub cause: io::Error,
+}
+
+/// Takes what a running program says and does, as it happens.
+///
+/// A slow sink slows the program down; it never makes the backend buffer.
+pub trait Sink: Send + Sync {
+    /// Takes bytes of one stream, in order and byte-exact.
+    ///
+    /// # Errors
+    /// An error means nobody reads any more; the run is cancelled.
+    fn output(&self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
+
+    /// Takes one decision of the egress proxy.
+    fn network(&self, decision: NetworkDecision);
+}
+
+/// The two output streams. With a terminal everything is stdout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// One destination, decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkDecision {
+    /// The canonical host that was judged.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Whether it was let through.
+    pub allowed: bool,
+    /// Why, in a few words: `listed`, `not-listed`, `private-address`, `sni-mismatch`.
+    pub why: String,
+    /// How many times this same decision was taken since it was last reported.
+    pub count: u64,
+    /// Bytes towards the destination.
+    pub bytes_out: u64,
+    /// Bytes from the destination.
+    pub bytes_in: u64,
+    /// When it was taken.
+    pub at: SystemTime,
+}
+
+/// How a run went.
+#[derive(Debug)]
+pub struct RunReport {
+    /// How the program ended.
+    pub outcome: Outcome,
+    /// What it used.
+    pub usage: Usage,
+    /// What of stdout passed.
+    pub stdout: StreamDigest,
+    /// What of stderr passed.
+    pub stderr: StreamDigest,
+    /// What was enforced while it ran.
+    pub posture: Posture,
+    /// The overlay's upper directory (kernel overlayfs format: 0:0 character devices are
+    /// deletions, `user.overlay.opaque` or `trusted.overlay.opaque` hides what was below).
+    /// Present when the workspace was an overlay; dropping it drops the changes.
+    pub upper: Option<OwnedFd>,
+}
+
+/// The digest of the bytes of one stream that passed the output limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamDigest {
+    /// SHA-256 of the bytes handed to the sink.
+    pub digest: Digest,
+    /// How many bytes those were.
+    pub bytes: u64,
+    /// Whether more came than was kept.
+    pub truncated: bool,
+}
