@@ -1,5 +1,47 @@
-//! Chores of this repository.
+//! Chores of this repository. `cargo xtask test` is the one test command, for people and for CI.
 
-fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+use std::process::ExitCode;
+
+mod install;
+mod steps;
+
+const HELP: &str = "\
+Chores of this repository
+
+Usage: cargo xtask <COMMAND>
+
+Commands:
+  test     Install what the tests need, then check format, lints, tests and documentation
+  install  Install what the tests need, and nothing else
+  bench    Run every benchmark and print its figures
+";
+
+#[expect(
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "this is the edge that speaks to the person"
+)]
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["test"] => install::ensure().and_then(|()| steps::test()),
+        ["install"] => install::ensure(),
+        ["bench"] => install::ensure().and_then(|()| steps::bench()),
+        ["--help" | "-h" | "help"] => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
 }

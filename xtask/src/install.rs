@@ -1,0 +1,58 @@
+//! Installs the programs the tests start: Debian packages by `apt-get`, only those that are missing.
+//!
+//! Never touches what is already there, so a second run costs nothing.
+
+use std::path::Path;
+use std::process::Command;
+
+/// A program the tests start, and the Debian package that brings it.
+struct Tool {
+    program: &'static str,
+    package: &'static str,
+}
+
+const TOOLS: &[Tool] = &[
+    Tool { program: "bash", package: "bash" },
+    Tool { program: "bwrap", package: "bubblewrap" },
+    Tool { program: "git", package: "git" },
+    Tool { program: "ip", package: "iproute2" },
+    Tool { program: "jq", package: "jq" },
+    Tool { program: "node", package: "nodejs" },
+    Tool { program: "npm", package: "npm" },
+    Tool { program: "perl", package: "perl" },
+    Tool { program: "python3", package: "python3" },
+    Tool { program: "setpriv", package: "util-linux" },
+];
+
+/// Installs what is missing.
+///
+/// # Errors
+/// A sentence naming the packages when they cannot be installed.
+pub(crate) fn ensure() -> Result<(), String> {
+    let missing: Vec<&str> =
+        TOOLS.iter().filter(|tool| !is_on_path(tool.program)).map(|tool| tool.package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let remedy = || format!("install these Debian packages and try again: {}", missing.join(" "));
+    apt(&["update"]).ok_or_else(remedy)?;
+    let install = ["install", "--yes", "--no-install-recommends"];
+    apt(&[&install[..], &missing].concat()).ok_or_else(remedy)
+}
+
+fn is_on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([Path::new("/usr/sbin").into(), Path::new("/sbin").into()])
+        .any(|directory| directory.join(program).is_file())
+}
+
+fn apt(arguments: &[&str]) -> Option<()> {
+    let status = Command::new("apt-get")
+        .arg("--quiet")
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .status()
+        .ok()?;
+    status.success().then_some(())
+}
