@@ -84,6 +84,14 @@ id!(/** Names a handoff envelope. */ EnvelopeId, "env_");
 id!(/** Names a checkpoint. */ CheckpointId, "chk_");
 id!(/** Names a sandbox that lives between calls. */ SandboxId, "sbx_");
 
+impl RunnerId {
+    /// Returns the id that stands in receipts which the plane seals because no runner can.
+    #[must_use]
+    pub fn plane() -> Self {
+        Self("rnr_plane".to_owned())
+    }
+}
+
 fn is_id_tail(rest: &str) -> bool {
     (1..=128).contains(&rest.len())
         && rest.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')

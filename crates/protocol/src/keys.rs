@@ -1,0 +1,288 @@
+//! Ed25519 keys as the wire carries them: PEM text kept verbatim, and ids over that text.
+//!
+//! The wire has 64-bit key ids; they only find a key, they never prove one.
+//! Trust is a set of keys the caller brings, see [`TrustedKeys`].
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ed25519_dalek::{Signer as _, VerifyingKey};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::Digest;
+
+const SPKI_PREFIX: [u8; 12] =
+    [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+const PKCS8_PREFIX: [u8; 16] = [
+    0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
+];
+
+/// Names a public key: `ed25519:` and the first 16 hex digits of the digest of its PEM text.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct KeyId(String);
+
+/// Why a text is not a key or a key id.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum InvalidKey {
+    /// Not a key id.
+    #[error("a key id is `ed25519:` and 16 lower-case hex digits")]
+    Id,
+    /// Not one PEM block of the wanted kind.
+    #[error("not a PEM block labeled {label}")]
+    Pem {
+        /// The label of the block that was wanted.
+        label: &'static str,
+    },
+    /// PEM, but no Ed25519 key in it.
+    #[error("not an Ed25519 key")]
+    NotEd25519,
+    /// A point of small order or off the curve; signatures under it prove nothing.
+    #[error("a weak Ed25519 key")]
+    Weak,
+}
+
+/// Why a signature is not accepted.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("the signature does not match")]
+pub struct BadSignature;
+
+/// A public key with the PEM text it came in.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PublicKey {
+    pem: String,
+    id: KeyId,
+    key: VerifyingKey,
+}
+
+/// A private key. It has no `Debug` output and is wiped from memory when dropped.
+#[derive(Clone)]
+pub struct SigningKey {
+    key: ed25519_dalek::SigningKey,
+    public: PublicKey,
+}
+
+/// What a trusted key is trusted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KeyRole {
+    /// Signs contracts and countersigns receipts.
+    Plane,
+    /// Signs receipts.
+    Runner,
+    /// Signs approvals.
+    Approver,
+    /// Signs for an organization.
+    Org,
+}
+
+/// The keys the caller trusts, each for one role. Empty means nothing is trusted.
+#[derive(Debug, Clone)]
+pub struct TrustedKeys {
+    keys: Vec<(KeyRole, PublicKey)>,
+}
+
+impl TrustedKeys {
+    /// Returns a set that trusts nobody.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self { keys: Vec::new() }
+    }
+
+    /// Returns the set with one more key.
+    #[must_use]
+    pub fn and(mut self, role: KeyRole, key: PublicKey) -> Self {
+        self.keys.push((role, key));
+        self
+    }
+
+    /// Returns whether this very key (not its id, not its PEM text) is trusted for `role`.
+    #[must_use]
+    pub fn trusts(&self, role: KeyRole, key: &PublicKey) -> bool {
+        self.of(role).any(|trusted| trusted.key.as_bytes() == key.key.as_bytes())
+    }
+
+    /// Returns the keys trusted for `role`.
+    pub fn of(&self, role: KeyRole) -> impl Iterator<Item = &PublicKey> {
+        self.keys.iter().filter(move |(kind, _)| *kind == role).map(|(_, key)| key)
+    }
+
+    /// Returns whether nobody is trusted.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+}
+
+impl KeyId {
+    /// Returns the id of a PEM text; only its outer whitespace does not count.
+    #[must_use]
+    pub fn of_pem(pem: &str) -> Self {
+        let mut id = Digest::of(pem.trim().as_bytes()).to_hex();
+        id.truncate(16);
+        Self(format!("ed25519:{id}"))
+    }
+
+    /// Returns the id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PublicKey {
+    /// Returns the key of a PEM text (SPKI).
+    ///
+    /// # Errors
+    /// [`InvalidKey`] when the text is not exactly one Ed25519 public key.
+    pub fn from_pem(pem: &str) -> Result<Self, InvalidKey> {
+        let bytes = pem_bytes(pem, "PUBLIC KEY", &SPKI_PREFIX)?;
+        let key = VerifyingKey::from_bytes(&bytes).map_err(|_| InvalidKey::Weak)?;
+        // SECURITY: under a key of small order a signature exists that fits every message.
+        if key.is_weak() {
+            return Err(InvalidKey::Weak);
+        }
+        Ok(Self { pem: pem.to_owned(), id: KeyId::of_pem(pem), key })
+    }
+
+    /// Returns the PEM text as it was received.
+    #[must_use]
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// Returns the key's id.
+    #[must_use]
+    pub const fn id(&self) -> &KeyId {
+        &self.id
+    }
+
+    /// Returns the 32 bytes of the key.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        self.key.as_bytes()
+    }
+
+    /// Checks a signature over `message`, strictly: one message, one key, one signature.
+    ///
+    /// # Errors
+    /// [`BadSignature`] when it does not match.
+    pub fn verify(&self, message: &[u8], signature: &[u8; 64]) -> Result<(), BadSignature> {
+        let signature = ed25519_dalek::Signature::from_bytes(signature);
+        self.key.verify_strict(message, &signature).map_err(|_| BadSignature)
+    }
+}
+
+impl SigningKey {
+    /// Returns the key of a 32-byte seed; the caller brings the randomness.
+    #[must_use]
+    pub fn from_seed(seed: &[u8; 32]) -> Self {
+        let key = ed25519_dalek::SigningKey::from_bytes(seed);
+        let pem = pem_text("PUBLIC KEY", &SPKI_PREFIX, key.verifying_key().as_bytes());
+        let public = PublicKey { id: KeyId::of_pem(&pem), pem, key: key.verifying_key() };
+        Self { key, public }
+    }
+
+    /// Returns the key of a PEM text (PKCS8).
+    ///
+    /// # Errors
+    /// [`InvalidKey`] when the text is not exactly one Ed25519 private key.
+    pub fn from_pem(pem: &str) -> Result<Self, InvalidKey> {
+        Ok(Self::from_seed(&pem_bytes(pem, "PRIVATE KEY", &PKCS8_PREFIX)?))
+    }
+
+    /// Returns the private key as PEM text, to be stored where only its owner reads.
+    #[must_use]
+    pub fn to_secret_pem(&self) -> String {
+        pem_text("PRIVATE KEY", &PKCS8_PREFIX, self.key.as_bytes())
+    }
+
+    /// Returns the public half.
+    #[must_use]
+    pub const fn public(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// Returns the signature over `message`.
+    #[must_use]
+    pub fn sign(&self, message: &[u8]) -> [u8; 64] {
+        self.key.sign(message).to_bytes()
+    }
+}
+
+fn pem_text<const N: usize>(label: &str, prefix: &[u8; N], key: &[u8; 32]) -> String {
+    let der: Vec<u8> = prefix.iter().chain(key).copied().collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der))
+}
+
+fn pem_bytes<const N: usize>(
+    pem: &str,
+    label: &'static str,
+    prefix: &[u8; N],
+) -> Result<[u8; 32], InvalidKey> {
+    let inner = pem
+        .trim()
+        .strip_prefix("-----BEGIN ")
+        .and_then(|rest| rest.strip_prefix(label))
+        .and_then(|rest| rest.strip_prefix("-----"))
+        .and_then(|rest| rest.strip_suffix("-----"))
+        .and_then(|rest| rest.strip_suffix(label))
+        .and_then(|rest| rest.strip_suffix("-----END "))
+        .ok_or(InvalidKey::Pem { label })?;
+    let base64: String = inner.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    let der = STANDARD.decode(base64).map_err(|_| InvalidKey::Pem { label })?;
+    let key = der.strip_prefix(prefix).ok_or(InvalidKey::NotEd25519)?;
+    key.try_into().map_err(|_| InvalidKey::NotEd25519)
+}
+
+impl FromStr for KeyId {
+    type Err = InvalidKey;
+
+    fn from_str(text: &str) -> Result<Self, InvalidKey> {
+        let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        match text.strip_prefix("ed25519:") {
+            Some(hex) if hex.len() == 16 && hex.bytes().all(is_hex) => Ok(Self(text.to_owned())),
+            _ => Err(InvalidKey::Id),
+        }
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({})", self.id)
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SigningKey({})", self.public.id)
+    }
+}
+
+impl From<KeyId> for String {
+    fn from(id: KeyId) -> Self {
+        id.0
+    }
+}
+
+impl TryFrom<String> for KeyId {
+    type Error = InvalidKey;
+
+    fn try_from(text: String) -> Result<Self, InvalidKey> {
+        text.parse()
+    }
+}

@@ -1,0 +1,12 @@
+//! The protocol from outside: every golden vector, tampering, and properties.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod objects;
+mod primitives;
+mod vectors;
