@@ -25,6 +25,7 @@ pub mod manifest;
 pub mod names;
 pub mod outcome;
 pub mod policy;
+pub mod port;
 pub mod posture;
 pub mod preimage;
 pub mod receipt;
