@@ -7,6 +7,7 @@
 //! one follows from the others, and at [`digest`] and [`names`] for the parsed-once values.
 //! Signed objects are [`signed::Signed`]: the received JSON beside a typed view.
 
+pub mod approval;
 pub mod canonical;
 pub mod chain;
 pub mod claim;
@@ -16,6 +17,7 @@ pub mod digest;
 pub mod event;
 pub mod execution;
 pub mod fold;
+pub mod glob;
 pub mod ids;
 pub mod isolation;
 pub mod json;
@@ -33,6 +35,8 @@ pub mod request;
 pub mod signed;
 pub mod state;
 pub mod time;
+pub mod validate;
+pub mod wire;
 
 pub use canonical::{canonicalize, hash_canonical};
 pub use chain::{Chain, ChainedEvent};

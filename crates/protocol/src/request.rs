@@ -3,9 +3,12 @@
 //! Requests are read by [`RunRequest::from_value`], which tells every issue at once and strips
 //! unknown members, so that what the plane judges is exactly what it will sign.
 
+mod check;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub(crate) use self::check::{check_actor, check_request};
 use crate::canonical::hash_canonical;
 use crate::execution::ExecutionSpec;
 use crate::json::{self, InvalidJson};

@@ -9,4 +9,5 @@
 
 mod objects;
 mod primitives;
+mod requests;
 mod vectors;

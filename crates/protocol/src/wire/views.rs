@@ -1,0 +1,172 @@
+//! What the plane shows of runs and runners.
+
+use serde::{Deserialize, Serialize};
+
+use crate::decision::Decision;
+use crate::execution::ExecutionSpec;
+use crate::request::{
+    ActorRef, AgentSpec, BudgetSpec, ContinuationRef, Disclosure, NetworkPolicy, SecretClaim,
+};
+use crate::{
+    ChainedEvent, Digest, Isolation, KeyId, PoolName, RelPath, RunId, RunState, RunnerId,
+    Timestamp, WireStatus,
+};
+
+/// The answer to a submitted run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SubmitResult {
+    /// Which run.
+    pub run_id: RunId,
+    /// Where it stands.
+    pub status: WireStatus,
+    /// What people must agree to.
+    pub consent_requirements: Vec<String>,
+}
+
+/// One run with its chain.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunView {
+    /// Which run.
+    pub run_id: RunId,
+    /// Where it stands, in the reference's word.
+    pub status: WireStatus,
+    /// When it was submitted.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// What people must agree to.
+    pub consent_requirements: Vec<String>,
+    /// Why it failed, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure_message: Option<String>,
+    /// Where it stands, in our word. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<RunState>,
+    /// Its chain.
+    pub events: Vec<ChainedEvent>,
+}
+
+/// One run in a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunSummary {
+    /// Which run.
+    pub run_id: RunId,
+    /// Where it stands, in the reference's word.
+    pub status: WireStatus,
+    /// Which agent.
+    pub agent_kind: String,
+    /// Where.
+    pub pool: PoolName,
+    /// The task.
+    pub prompt: String,
+    /// Who asked.
+    pub requested_by: ActorRef,
+    /// When it was submitted.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// What people must agree to.
+    pub consent_requirements: Vec<String>,
+    /// Whether a receipt exists.
+    pub has_receipt: bool,
+    /// Where it goes on from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub continuation: Option<ContinuationRef>,
+    /// Where it stands, in our word. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<RunState>,
+}
+
+/// One enrolled runner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunnerSummary {
+    /// Which runner.
+    pub runner_id: RunnerId,
+    /// Where it works.
+    pub pool: PoolName,
+    /// Its key.
+    pub key_id: KeyId,
+    /// Since when.
+    pub enrolled_at: Timestamp,
+}
+
+/// What would travel of a workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DisclosedWorkspace {
+    /// The commit.
+    pub base_ref: String,
+    /// The bundle's digest.
+    pub bundle_hash: Digest,
+    /// The digest of the uncommitted changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dirty_diff_hash: Option<Digest>,
+    /// Untracked files that would travel.
+    pub untracked_paths: Vec<RelPath>,
+    /// Paths that were held back.
+    pub denied_paths: Vec<RelPath>,
+}
+
+/// What the policy says to a dry run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyDecisionView {
+    /// The answer.
+    pub decision: Decision,
+    /// Why.
+    pub reason: String,
+    /// What people must agree to.
+    pub consent_requirements: Vec<String>,
+}
+
+/// The answer to a dry run: what a run would disclose and use.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DisclosureReport {
+    /// Always true.
+    pub dry_run: bool,
+    /// Which agent.
+    pub agent: AgentSpec,
+    /// Where.
+    pub pool: PoolName,
+    /// What would travel.
+    pub workspace: DisclosedWorkspace,
+    /// Which secrets would be released.
+    pub secrets: Vec<SecretClaim>,
+    /// What it could reach.
+    pub network: NetworkPolicy,
+    /// What it could cost.
+    pub budget: BudgetSpec,
+    /// What may be told.
+    pub disclosure: Disclosure,
+    /// What would start.
+    pub execution: ExecutionSpec,
+    /// Which tier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
+    /// Where it would go on from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub continuation: Option<ContinuationRef>,
+    /// What the policy says.
+    pub policy_decision: PolicyDecisionView,
+}
+
+/// The body of every refusal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// What went wrong, for people.
+    pub error: String,
+    /// What went wrong, for programs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Every issue of the body, each `path: message`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub issues: Option<Vec<String>>,
+    /// Every reason of the policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasons: Option<Vec<String>>,
+}
