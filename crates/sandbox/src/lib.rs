@@ -4,7 +4,11 @@
 //! Start at [`Backend`].
 
 pub mod cancel;
+#[cfg(feature = "hermetic")]
+pub mod hermetic;
 pub mod invocation;
+#[cfg(feature = "hermetic")]
+pub mod mock;
 pub mod port;
 
 pub use cancel::Cancel;

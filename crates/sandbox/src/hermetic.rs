@@ -1,0 +1,105 @@
+//! The backend `hermetic`: a shell with nothing to escape with.
+//!
+//! Scripts are interpreted; there is no program to start, no socket to open, and `/` is the
+//! workspace. The interpreter can crash, hang and eat memory, so it never runs here: it runs in
+//! a worker process that is watched, limited and killed. Start at [`Hermetic`].
+
+mod commands;
+mod frame;
+mod guard;
+mod launch;
+pub(crate) mod lower;
+mod meter;
+mod names;
+mod output;
+mod posture;
+mod request;
+mod rooms;
+pub(crate) mod supervise;
+mod tree;
+mod worker;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+
+use rustix::fs::{Mode, OFlags, open};
+use warrant_protocol::{Isolation, Posture};
+
+pub use launch::{Pool, WorkerProgram};
+pub(crate) use request::{FilesRequest, Request, WorkerFault};
+
+use crate::{Backend, BoundaryError, Cancel, Invocation, Plan, Refusal, RunReport, Sink};
+use supervise::{Watch, supervise};
+
+/// Becomes a worker if the program was started as one, and returns how that ended.
+///
+/// A program that uses the backends `hermetic` or `mock` calls this first in its `main`.
+#[must_use]
+pub fn worker_main() -> Option<ExitCode> {
+    let is_worker = std::env::args_os().nth(1).is_some_and(|word| word == worker::WORD);
+    is_worker.then(worker::main)
+}
+
+/// Interprets shell scripts in a worker process.
+#[derive(Debug)]
+pub struct Hermetic {
+    pool: Pool,
+}
+
+impl Hermetic {
+    /// Returns a backend that takes its workers from `pool`.
+    #[must_use]
+    pub fn new(pool: Pool) -> Self {
+        Self { pool }
+    }
+
+    /// Returns the pool, so that its owner can refill it between runs.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl Backend for Hermetic {
+    fn isolation(&self) -> Isolation {
+        Isolation::Hermetic
+    }
+
+    fn probe(&self) -> Posture {
+        posture::probe(&self.pool)
+    }
+
+    fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
+        let lowered = lower::lower(&invocation)?;
+        let artifact = lower::artifact(&lowered, &invocation);
+        Ok(Plan { isolation: Isolation::Hermetic, invocation, artifact })
+    }
+
+    fn run(
+        &self,
+        plan: &Plan,
+        sink: &dyn Sink,
+        cancel: &Cancel,
+    ) -> Result<RunReport, BoundaryError> {
+        let failed = |step| move |cause| BoundaryError { step, cause };
+        let invocation = &plan.invocation;
+        let request = lower::lower(invocation)
+            .map_err(|refusal| failed("lowering the plan")(io::Error::other(refusal)))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = open(&invocation.files.workspace, flags, Mode::empty())
+            .map_err(|errno| failed("opening the workspace")(errno.into()))?;
+        let worker = self.pool.take().map_err(failed("starting the worker"))?;
+        let watch = Watch { limits: &invocation.limits, sink, cancel };
+        let ended = supervise(worker, &request, (Some(root.as_fd()), &invocation.stdin), &watch)
+            .map_err(failed("watching the worker"))?;
+        Ok(RunReport {
+            outcome: ended.outcome,
+            usage: ended.usage,
+            stdout: ended.stdout,
+            stderr: ended.stderr,
+            posture: self.probe(),
+            upper: None,
+        })
+    }
+}

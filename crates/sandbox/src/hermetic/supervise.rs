@@ -1,0 +1,335 @@
+//! Watches one worker from request to end: output, input, limits, cancellation, death.
+//!
+//! ```text
+//! request sent ── Exit ───────────────────► Exited
+//!   ├─ Struck, deadline, CPU, memory, output ► Limited   (killed)
+//!   ├─ cancelled, sink gone ───────────────► Cancelled (killed)
+//!   └─ socket closed ── signal ────────────► Signaled, or Limited if a limit sent it
+//! ```
+
+mod usage;
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use warrant_protocol::{LimitKind, Limits, Outcome, Usage};
+
+use super::frame::{self, Decoder, Frame, Kind};
+use super::launch::Worker;
+use super::output::{Output, Passed};
+use super::request::Request;
+use crate::{Cancel, Sink, Stdin, Stream, StreamDigest};
+
+/// How often CPU and memory are looked at.
+const TICK: Duration = Duration::from_millis(20);
+
+/// The largest frame a worker may send.
+const MAX_FRAME: usize = 32 << 20;
+
+/// What the supervisor holds a run to.
+pub(crate) struct Watch<'a> {
+    /// The limits.
+    pub limits: &'a Limits,
+    /// Where output goes.
+    pub sink: &'a dyn Sink,
+    /// Who can stop it.
+    pub cancel: &'a Cancel,
+}
+
+/// How a worker's run went.
+pub(crate) struct Ended {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it used.
+    pub usage: Usage,
+    /// What of stdout passed.
+    pub stdout: StreamDigest,
+    /// What of stderr passed.
+    pub stderr: StreamDigest,
+}
+
+/// Runs one request in a worker to its end. The worker is gone when this returns.
+pub(crate) fn supervise(
+    mut worker: Worker,
+    request: &Request,
+    (root, stdin): (Option<BorrowedFd<'_>>, &Stdin),
+    watch: &Watch<'_>,
+) -> io::Result<Ended> {
+    let started = Instant::now();
+    let payload = request.encode();
+    match root {
+        Some(root) => frame::send_with_fd(&worker.line, Kind::Request, &payload, root)?,
+        None => frame::send(&worker.line, Kind::Request, &payload)?,
+    }
+    worker.line.set_nonblocking(true)?;
+    let mut session = Session {
+        deadline: watch.limits.wall_ms.map(|ms| started + Duration::from_millis(ms)),
+        output: Output::new(watch.sink, watch.limits.output_bytes),
+        incoming: Vec::new(),
+        outgoing: Vec::new(),
+        stdin: feed(stdin),
+        watch,
+        peak_memory: 0,
+        cpu: Duration::ZERO,
+    };
+    let outcome = session.run(&mut worker)?;
+    session.measure(worker.pid());
+    drop(worker);
+    let [(stdout, stdout_bytes), (stderr, stderr_bytes)] = session.output.finish();
+    let usage = Usage {
+        wall_us: u64::try_from(started.elapsed().as_micros()).ok(),
+        cpu_us: u64::try_from(session.cpu.as_micros()).ok(),
+        peak_memory_bytes: (session.peak_memory > 0).then_some(session.peak_memory),
+        stdout_bytes: Some(stdout_bytes),
+        stderr_bytes: Some(stderr_bytes),
+        ..Usage::default()
+    };
+    Ok(Ended { outcome, usage, stdout, stderr })
+}
+
+/// What is still to be sent as standard input.
+enum Feed<'a> {
+    Bytes(&'a [u8]),
+    Descriptor(BorrowedFd<'a>),
+    Done,
+}
+
+fn feed(stdin: &Stdin) -> Feed<'_> {
+    match stdin {
+        Stdin::Empty => Feed::Bytes(&[]),
+        Stdin::Bytes(bytes) => Feed::Bytes(bytes),
+        // LIMIT: the interpreter wants all input before it starts, and a terminal has no end.
+        Stdin::Descriptor(fd) if rustix::termios::isatty(fd) => Feed::Bytes(&[]),
+        Stdin::Descriptor(fd) => Feed::Descriptor(fd.as_fd()),
+    }
+}
+
+struct Session<'a> {
+    deadline: Option<Instant>,
+    output: Output<'a>,
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+    stdin: Feed<'a>,
+    watch: &'a Watch<'a>,
+    peak_memory: u64,
+    cpu: Duration,
+}
+
+impl Session<'_> {
+    fn run(&mut self, worker: &mut Worker) -> io::Result<Outcome> {
+        loop {
+            let ready = self.wait(worker)?;
+            if ready.cancelled {
+                worker.end()?;
+                return Ok(Outcome::Cancelled);
+            }
+            if let Some(limit) = self.struck(worker.pid()) {
+                worker.end()?;
+                return Ok(Outcome::Limited { limit });
+            }
+            self.supply(&worker.line, &ready)?;
+            if ready.readable {
+                match self.receive(&worker.line)? {
+                    Received::More => {}
+                    Received::Ended(outcome) => {
+                        self.measure(worker.pid());
+                        worker.end()?;
+                        return Ok(outcome);
+                    }
+                    Received::Closed => return self.died(worker),
+                }
+            }
+        }
+    }
+
+    fn wait(&self, worker: &Worker) -> io::Result<Ready> {
+        let wants_input = self.outgoing.is_empty() && !matches!(self.stdin, Feed::Done);
+        let mut line = PollFlags::IN;
+        line.set(PollFlags::OUT, !self.outgoing.is_empty());
+        let mut fds =
+            vec![PollFd::new(&worker.line, line), PollFd::new(self.watch.cancel, PollFlags::IN)];
+        let mut timeout = self.timeout();
+        match &self.stdin {
+            Feed::Descriptor(fd) if wants_input => {
+                fds.push(PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+            }
+            Feed::Bytes(_) if wants_input => timeout = Some(Duration::ZERO),
+            Feed::Descriptor(_) | Feed::Bytes(_) | Feed::Done => {}
+        }
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let happened = |at: usize, flags| {
+            fds.get(at).is_some_and(|fd: &PollFd<'_>| fd.revents().intersects(flags))
+        };
+        let down = PollFlags::HUP | PollFlags::ERR;
+        Ok(Ready {
+            readable: happened(0, PollFlags::IN | down),
+            writable: happened(0, PollFlags::OUT),
+            cancelled: happened(1, PollFlags::IN),
+            input: happened(2, PollFlags::IN | down | PollFlags::NVAL),
+        })
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let limits = self.watch.limits;
+        let ticks = limits.cpu_ms.is_some() || limits.memory_bytes.is_some();
+        match (left, ticks) {
+            (Some(left), true) => Some(left.min(TICK)),
+            (None, true) => Some(TICK),
+            (left, false) => left,
+        }
+    }
+
+    /// Returns the limit that has been passed, as seen from outside.
+    fn struck(&mut self, pid: u32) -> Option<LimitKind> {
+        if self.deadline.is_some_and(|at| Instant::now() >= at) {
+            return Some(LimitKind::Wall);
+        }
+        let limits = self.watch.limits;
+        if limits.cpu_ms.is_none() && limits.memory_bytes.is_none() {
+            return None;
+        }
+        let memory = self.measure(pid);
+        if limits.cpu_ms.is_some_and(|ms| self.cpu > Duration::from_millis(ms)) {
+            return Some(LimitKind::Cpu);
+        }
+        limits.memory_bytes.is_some_and(|bytes| memory > bytes).then_some(LimitKind::Memory)
+    }
+
+    /// Looks at the worker's CPU time and memory; returns the memory it holds now.
+    fn measure(&mut self, pid: u32) -> u64 {
+        if let Some(cpu) = usage::cpu(pid) {
+            self.cpu = self.cpu.max(cpu);
+        }
+        let Some(memory) = usage::memory(pid) else { return 0 };
+        self.peak_memory = self.peak_memory.max(memory.peak);
+        memory.now
+    }
+
+    /// Sends what is waiting, and fetches more standard input when nothing is.
+    fn supply(&mut self, mut line: &UnixStream, ready: &Ready) -> io::Result<()> {
+        if ready.writable {
+            match line.write(&self.outgoing) {
+                Ok(count) => drop(self.outgoing.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // The worker is gone; reading will tell how.
+                Err(_) => self.outgoing.clear(),
+            }
+        }
+        if !self.outgoing.is_empty() {
+            return Ok(());
+        }
+        match &mut self.stdin {
+            Feed::Done => {}
+            Feed::Bytes([]) => self.end_input(),
+            Feed::Bytes(bytes) => {
+                let (chunk, rest) = bytes.split_at(bytes.len().min(frame::CHUNK));
+                self.outgoing = frame::bytes(Kind::Stdin, chunk)?;
+                self.stdin = Feed::Bytes(rest);
+            }
+            Feed::Descriptor(fd) if ready.input => {
+                let mut chunk = vec![0; frame::CHUNK];
+                match rustix::io::read(*fd, &mut chunk) {
+                    Ok(0) => self.end_input(),
+                    Ok(count) => {
+                        chunk.truncate(count);
+                        self.outgoing = frame::bytes(Kind::Stdin, &chunk)?;
+                    }
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(_) => self.end_input(),
+                }
+            }
+            Feed::Descriptor(_) => {}
+        }
+        Ok(())
+    }
+
+    fn end_input(&mut self) {
+        self.stdin = Feed::Done;
+        self.outgoing = frame::bytes(Kind::StdinEnd, &[]).unwrap_or_default();
+    }
+
+    fn receive(&mut self, mut line: &UnixStream) -> io::Result<Received> {
+        let mut chunk = [0; frame::CHUNK];
+        match line.read(&mut chunk) {
+            Ok(0) => return Ok(Received::Closed),
+            Ok(count) => self.incoming.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received::More),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(Received::More),
+            Err(_) => return Ok(Received::Closed),
+        }
+        while let Some(frame) = frame::take(&mut self.incoming, MAX_FRAME)? {
+            if let Some(outcome) = self.answer(&frame)? {
+                return Ok(Received::Ended(outcome));
+            }
+        }
+        Ok(Received::More)
+    }
+
+    fn answer(&mut self, frame: &Frame) -> io::Result<Option<Outcome>> {
+        let stream = match frame.kind {
+            Kind::Stdout => Stream::Stdout,
+            Kind::Stderr => Stream::Stderr,
+            Kind::Exit => {
+                let code = Decoder::new(&frame.payload).byte()?;
+                return Ok(Some(Outcome::Exited { code }));
+            }
+            Kind::Struck => {
+                let named = |limit: &LimitKind| limit.as_str().as_bytes() == frame.payload;
+                let limit = LimitKind::ALL.into_iter().find(named);
+                let limit = limit.ok_or_else(|| frame::broken("unknown limit"))?;
+                return Ok(Some(Outcome::Limited { limit }));
+            }
+            Kind::Ready
+            | Kind::Request
+            | Kind::Stdin
+            | Kind::StdinEnd
+            | Kind::Fetch
+            | Kind::Fetched => return Err(frame::broken("a frame the worker may not send")),
+        };
+        Ok(match self.output.pass(stream, &frame.payload) {
+            Ok(Passed::Whole) => None,
+            Ok(Passed::Cut) => Some(Outcome::Limited { limit: LimitKind::Output }),
+            Err(_) => Some(Outcome::Cancelled),
+        })
+    }
+
+    /// Tells how a worker ended that closed its socket without saying so.
+    fn died(&mut self, worker: &mut Worker) -> io::Result<Outcome> {
+        worker.settle(Duration::from_millis(500))?;
+        let signal = worker.end()?;
+        let words = worker.last_words();
+        // The runtime says this and aborts when the address space limit refuses an allocation.
+        if words.contains("memory allocation of") {
+            return Ok(Outcome::Limited { limit: LimitKind::Memory });
+        }
+        match signal {
+            Some(signal) if i32::from(signal) == rustix::process::Signal::XCPU.as_raw() => {
+                Ok(Outcome::Limited { limit: LimitKind::Cpu })
+            }
+            Some(signal) => Ok(Outcome::Signaled { signal }),
+            None => Err(io::Error::other("the worker left without a word")),
+        }
+    }
+}
+
+struct Ready {
+    readable: bool,
+    writable: bool,
+    cancelled: bool,
+    input: bool,
+}
+
+enum Received {
+    More,
+    Ended(Outcome),
+    Closed,
+}

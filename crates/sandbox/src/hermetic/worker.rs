@@ -1,0 +1,166 @@
+//! The worker: the process in which the interpreter runs, once, for one script.
+//!
+//! It is the same binary started again. Its standard input is the socket to the supervisor;
+//! it opens no other, starts nothing, and ends when the script ends or the supervisor is gone.
+//! Whatever happens to it, happens to one run. Start at [`main`].
+
+mod shell;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use warrant_protocol::LimitKind;
+
+use super::frame::{self, Frame, Kind};
+use super::request::{Request, WorkerFault, WorkerLimits};
+
+/// The first argument that makes the binary a worker.
+pub(super) const WORD: &str = "__hermetic-worker";
+
+/// The interpreter recurses on the stack; this much is reserved, and used only if touched.
+const STACK_BYTES: usize = 512 << 20;
+
+/// Address space beyond the memory limit for what is mapped but hardly used: arenas, stacks.
+const ADDRESS_SLACK: u64 = 256 << 20;
+
+/// The worker's end of the socket.
+#[derive(Debug, Clone)]
+struct Line {
+    stream: Arc<UnixStream>,
+}
+
+impl Line {
+    fn send(&self, kind: Kind, payload: &[u8]) {
+        if frame::send(&self.stream, kind, payload).is_err() {
+            // Nobody listens any more, so nothing is left to do.
+            std::process::exit(1);
+        }
+    }
+
+    fn send_stream(&self, kind: Kind, bytes: &[u8]) {
+        bytes.chunks(frame::CHUNK).for_each(|chunk| self.send(kind, chunk));
+    }
+
+    /// Reports that a limit struck, and ends.
+    fn struck(&self, limit: LimitKind) -> ! {
+        self.send(Kind::Struck, limit.as_str().as_bytes());
+        std::process::exit(1)
+    }
+}
+
+/// Serves one run over standard input.
+pub(super) fn main() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn serve() -> io::Result<()> {
+    rustix::thread::set_no_new_privs(true)?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    let socket: OwnedFd = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    let line = Line { stream: Arc::new(UnixStream::from(socket)) };
+    // The thread is there before the request, so that a warm worker only has to read it.
+    let (requests, incoming) = channel();
+    let worker = {
+        let line = line.clone();
+        let body = move || run(&line, &incoming);
+        thread::Builder::new().stack_size(STACK_BYTES).spawn(body)?
+    };
+    line.send(Kind::Ready, &[]);
+    thread::Builder::new().spawn(move || relay(&line, &requests))?;
+    worker.join().map_err(|_| io::Error::other("the interpreter panicked"))?
+}
+
+/// What reaches the interpreter from the supervisor.
+enum Incoming {
+    Request(Box<Request>, Option<OwnedFd>),
+    Stdin(Vec<u8>),
+    StdinEnd,
+}
+
+/// Passes on what the supervisor says; ends the process when the supervisor is gone, also while
+/// the interpreter is busy.
+fn relay(line: &Line, to: &Sender<Incoming>) {
+    while let Ok(Some((Frame { kind, payload }, fd))) = frame::receive_with_fd(&line.stream) {
+        let incoming = match kind {
+            Kind::Request => match Request::decode(&payload) {
+                Ok(request) => Incoming::Request(Box::new(request), fd),
+                Err(_) => break,
+            },
+            Kind::Stdin => Incoming::Stdin(payload),
+            Kind::StdinEnd => Incoming::StdinEnd,
+            Kind::Ready
+            | Kind::Stdout
+            | Kind::Stderr
+            | Kind::Fetch
+            | Kind::Fetched
+            | Kind::Struck
+            | Kind::Exit => break,
+        };
+        if to.send(incoming).is_err() {
+            break;
+        }
+    }
+    std::process::exit(1);
+}
+
+fn run(line: &Line, incoming: &Receiver<Incoming>) -> io::Result<()> {
+    let Ok(Incoming::Request(request, root)) = incoming.recv() else {
+        return Err(frame::broken("no request"));
+    };
+    let mut stdin = Vec::new();
+    while let Ok(Incoming::Stdin(chunk)) = incoming.recv() {
+        stdin.extend_from_slice(&chunk);
+    }
+    apply(&request.limits)?;
+    match request.fault {
+        Some(WorkerFault::Hang) => loop {
+            thread::sleep(Duration::from_secs(3600));
+        },
+        Some(WorkerFault::Crash) => std::process::abort(),
+        None => {}
+    }
+    let code = shell::run(line, incoming, shell::Job { request: *request, root, stdin })?;
+    line.send(Kind::Exit, &[code]);
+    // The supervisor looks once more at what was used and ends this process.
+    loop {
+        thread::park();
+    }
+}
+
+/// Lowers this process's own limits. The supervisor watches the same limits from outside.
+fn apply(limits: &WorkerLimits) -> io::Result<()> {
+    if let Some(cpu_ms) = limits.cpu_ms {
+        // Whole seconds are all the kernel knows; the supervisor watches the finer limit.
+        lower(Resource::Cpu, cpu_ms.div_ceil(1000).saturating_add(1))?;
+    }
+    if let Some(bytes) = limits.memory_bytes {
+        let mapped = mapped_bytes().unwrap_or(STACK_BYTES as u64 * 2);
+        lower(Resource::As, mapped.saturating_add(bytes).saturating_add(ADDRESS_SLACK))?;
+    }
+    if let Some(count) = limits.open_files {
+        lower(Resource::Nofile, count.max(16))?;
+    }
+    Ok(())
+}
+
+fn lower(resource: Resource, value: u64) -> io::Result<()> {
+    let ceiling = getrlimit(resource).maximum.unwrap_or(u64::MAX).min(value);
+    Ok(setrlimit(resource, Rlimit { current: Some(ceiling), maximum: Some(ceiling) })?)
+}
+
+fn mapped_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split(' ').next()?.parse().ok()?;
+    Some(pages.saturating_mul(rustix::param::page_size() as u64))
+}

@@ -1,0 +1,159 @@
+//! The interpreter, set up for one request and run to its end.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, SystemTime};
+
+use bashkit::{
+    Bash, ExecOptions, ExecutionLimits, FileSystem, InMemoryFs, MemoryLimits, SessionLimits,
+};
+
+use super::{Incoming, Line};
+use crate::hermetic::commands::Commands;
+use crate::hermetic::frame::{Kind, broken};
+use crate::hermetic::guard::Guard;
+use crate::hermetic::meter::Meter;
+use crate::hermetic::request::{FilesRequest, Request};
+use crate::hermetic::rooms::Rooms;
+use crate::hermetic::tree::{Rules, Tree, Writes};
+
+/// The one moment there is when the clock is fixed: 2020-01-01T00:00:00Z.
+const FIXED_EPOCH: i64 = 1_577_836_800;
+
+/// Nesting of scripts, functions, substitutions and subshells beyond this is an error of the
+/// script; it is well within the stack the worker reserves.
+const MAX_DEPTH: usize = 500;
+
+/// Everything one execution needs.
+pub(super) struct Job {
+    /// What to run.
+    pub request: Request,
+    /// The workspace, if there is one.
+    pub root: Option<OwnedFd>,
+    /// All of standard input.
+    pub stdin: Vec<u8>,
+}
+
+/// Runs the script and returns its exit code.
+pub(super) fn run(line: &Line, _incoming: &Receiver<Incoming>, job: Job) -> io::Result<u8> {
+    let Job { request, root, stdin } = job;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .thread_stack_size(super::STACK_BYTES / 4)
+        .build()?;
+    let mut bash = build(line, &request, root)?;
+    let options = ExecOptions::new().arg0(request.arg0.clone()).stdin(stdin);
+    let (out, err) = (line.clone(), line.clone());
+    let execution = async {
+        bash.execute(&request.script)
+            .options(options)
+            .stdout_fn(move |bytes| {
+                out.send_stream(Kind::Stdout, &bytes);
+                std::future::ready(Ok(()))
+            })
+            .stderr_fn(move |bytes| {
+                err.send_stream(Kind::Stderr, &bytes);
+                std::future::ready(Ok(()))
+            })
+            .await
+    };
+    match runtime.block_on(execution) {
+        Ok(result) => Ok(u8::try_from(result.exit_code & 0xff).unwrap_or(1)),
+        Err(error) => {
+            line.send_stream(Kind::Stderr, format!("{}: {error}\n", request.arg0).as_bytes());
+            Ok(match error {
+                bashkit::Error::Parse { .. } => 2,
+                _ => 1,
+            })
+        }
+    }
+}
+
+fn build(line: &Line, request: &Request, root: Option<OwnedFd>) -> io::Result<Bash> {
+    let commands = Commands::new(request.network);
+    let files = files(line, request, root, commands)?;
+    if !request.cwd.starts_with('/') {
+        return Err(broken("the working directory is not absolute"));
+    }
+    let mut builder = Bash::builder()
+        .fs(files)
+        .rootfs(false)
+        .cwd(&request.cwd)
+        .username("agent")
+        .hostname("warrant")
+        .limits(limits())
+        .memory_limits(MemoryLimits::unlimited())
+        .session_limits(SessionLimits::unlimited())
+        .builtin_filter(move |name| commands.has(name));
+    let has = |wanted: &str| request.env.iter().any(|(name, _)| name == wanted);
+    if !has("HOME") {
+        builder = builder.env("HOME", "/tmp");
+    }
+    if !has("PATH") {
+        builder = builder.env("PATH", "/usr/bin:/bin");
+    }
+    for (name, value) in &request.env {
+        builder = builder.env(name, value);
+    }
+    if request.fixed {
+        builder = builder.fixed_epoch(FIXED_EPOCH);
+    }
+    Ok(builder.build())
+}
+
+fn files(
+    line: &Line,
+    request: &Request,
+    root: Option<OwnedFd>,
+    commands: Commands,
+) -> io::Result<Arc<dyn FileSystem>> {
+    let FilesRequest::Directory { host_root, writable, masks, repository_granted } = &request.files
+    else {
+        return Ok(Arc::new(InMemoryFs::new()));
+    };
+    let root = root.ok_or_else(|| broken("no workspace came with the request"))?;
+    let limits = &request.limits;
+    let striking = line.clone();
+    let rules = Rules {
+        guard: Guard::new(masks, *repository_granted),
+        meter: Meter::new(
+            [limits.file_bytes, limits.disk_bytes, limits.inodes],
+            Box::new(move |limit| striking.struck(limit)),
+        ),
+    };
+    let writes = if *writable { Writes::Allowed } else { Writes::Refused };
+    let tree = Tree::new(root, host_root.clone(), writes, rules);
+    let is_directory = tree
+        .stat(Path::new(&request.cwd))
+        .is_ok_and(|entry| entry.sort == crate::hermetic::tree::Sort::Directory);
+    if !is_directory {
+        return Err(broken("the working directory is not there"));
+    }
+    Ok(Rooms::new(tree, commands, SystemTime::now()))
+}
+
+/// Counting is left to the process's own limits; only what would overflow the stack stays.
+fn limits() -> ExecutionLimits {
+    ExecutionLimits::new()
+        .max_work_units(u64::MAX)
+        .max_aggregate_input_bytes(u64::MAX)
+        .max_live_intermediate_bytes(u64::MAX)
+        .max_commands(usize::MAX)
+        .max_loop_iterations(usize::MAX)
+        .max_total_loop_iterations(usize::MAX)
+        .max_function_depth(MAX_DEPTH)
+        .timeout(Duration::from_secs(u64::MAX / 4))
+        .parser_timeout(Duration::from_secs(3600))
+        .max_input_bytes(usize::MAX)
+        .max_ast_depth(MAX_DEPTH)
+        .max_parser_operations(usize::MAX)
+        .max_stdout_bytes(usize::MAX)
+        .max_stderr_bytes(usize::MAX)
+        .max_subst_depth(MAX_DEPTH)
+        .max_subshell_depth(MAX_DEPTH)
+        .max_word_split_fields(usize::MAX)
+        .max_word_split_bytes(usize::MAX)
+}

@@ -1,0 +1,3 @@
+//! Attacks from inside, each named after what it tries.
+
+mod files;

@@ -1,0 +1,15 @@
+//! Tests of the backends from outside.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+#[cfg(feature = "hermetic")]
+mod hermetic;
+#[cfg(feature = "hermetic")]
+mod mock;
