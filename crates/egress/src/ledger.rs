@@ -1,0 +1,214 @@
+//! Counts decisions and bytes, so that a flood of connections is not a flood of reports.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use crate::decision::{Decision, Totals, Why};
+
+/// What a reporter is: called on the proxy's own thread, it must not block for long.
+pub(crate) type Reporter = Arc<dyn Fn(Decision) + Send + Sync>;
+
+/// The host under which decisions are counted once there are too many kinds.
+const OTHERS: &str = "*";
+
+/// All decisions of one proxy.
+pub(crate) struct Ledger {
+    reporter: Reporter,
+    kinds: Mutex<HashMap<Kind, Arc<Count>>>,
+    max_kinds: usize,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Kind {
+    host: String,
+    port: u16,
+    why: Why,
+    asked_address: Option<SocketAddr>,
+}
+
+#[derive(Default)]
+struct Count {
+    repeats: AtomicU64,
+    first_repeat: Mutex<Option<SystemTime>>,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+}
+
+/// What a decision is about.
+#[derive(Debug, Clone)]
+pub(crate) struct Subject {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) asked_address: Option<SocketAddr>,
+}
+
+/// Where the bytes of one allowed connection are counted.
+#[derive(Clone)]
+pub(crate) struct Tally {
+    ledger: Arc<Ledger>,
+    count: Arc<Count>,
+}
+
+impl Ledger {
+    pub(crate) fn new(reporter: Reporter, max_kinds: usize) -> Arc<Self> {
+        Arc::new(Self {
+            reporter,
+            kinds: Mutex::new(HashMap::new()),
+            max_kinds,
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+        })
+    }
+
+    /// Records a decision, and returns where its bytes are counted.
+    ///
+    /// Once there are too many kinds, a refusal is counted with the others; an allowed destination
+    /// cannot be recorded any more, and nothing is returned: the caller must refuse it.
+    pub(crate) fn record(self: &Arc<Self>, subject: &Subject, why: Why) -> Option<Tally> {
+        let Subject { host, port, asked_address } = subject.clone();
+        let kind = Kind { host, port, why, asked_address };
+        let count = match self.note(kind) {
+            Ok(count) => count,
+            Err(Full) if why.is_allowed() => {
+                drop(self.note(others(0)));
+                return None;
+            }
+            Err(Full) => self.note(others(0)).ok()?,
+        };
+        Some(Tally { ledger: Arc::clone(self), count })
+    }
+
+    /// Reports what was counted since the first report of each kind.
+    pub(crate) fn flush(&self) {
+        let mut kinds: Vec<(Kind, Arc<Count>)> = self.kinds().drain().collect();
+        kinds.sort_by(|(one, _), (two, _)| one.cmp(two));
+        for (kind, count) in kinds {
+            let repeats = count.repeats.load(Ordering::Relaxed);
+            let bytes_in = count.bytes_in.load(Ordering::Relaxed);
+            let bytes_out = count.bytes_out.load(Ordering::Relaxed);
+            if repeats == 0 && bytes_in == 0 && bytes_out == 0 {
+                continue;
+            }
+            let at = *lock(&count.first_repeat);
+            let at = at.unwrap_or_else(SystemTime::now);
+            let decision = kind.decision(at);
+            (self.reporter)(Decision { count: repeats, bytes_in, bytes_out, ..decision });
+        }
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        Totals {
+            bytes_in: self.bytes_in.load(Ordering::Relaxed),
+            bytes_out: self.bytes_out.load(Ordering::Relaxed),
+        }
+    }
+
+    fn note(&self, kind: Kind) -> Result<Arc<Count>, Full> {
+        let mut kinds = self.kinds();
+        if let Some(count) = kinds.get(&kind) {
+            if count.repeats.fetch_add(1, Ordering::Relaxed) == 0 {
+                *lock(&count.first_repeat) = Some(SystemTime::now());
+            }
+            return Ok(Arc::clone(count));
+        }
+        if kinds.len() >= self.max_kinds && kind.host != OTHERS {
+            return Err(Full);
+        }
+        let count = Arc::new(Count::default());
+        kinds.insert(kind.clone(), Arc::clone(&count));
+        drop(kinds);
+        (self.reporter)(kind.decision(SystemTime::now()));
+        Ok(count)
+    }
+
+    fn kinds(&self) -> MutexGuard<'_, HashMap<Kind, Arc<Count>>> {
+        lock(&self.kinds)
+    }
+}
+
+impl Tally {
+    pub(crate) fn add_in(&self, bytes: u64) {
+        self.count.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+        self.ledger.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_out(&self, bytes: u64) {
+        self.count.bytes_out.fetch_add(bytes, Ordering::Relaxed);
+        self.ledger.bytes_out.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Kind {
+    fn decision(self, at: SystemTime) -> Decision {
+        Decision {
+            host: self.host,
+            port: self.port,
+            allowed: self.why.is_allowed(),
+            why: self.why,
+            asked_address: self.asked_address,
+            count: 1,
+            bytes_in: 0,
+            bytes_out: 0,
+            at,
+        }
+    }
+}
+
+struct Full;
+
+fn others(port: u16) -> Kind {
+    Kind { host: OTHERS.to_owned(), port, why: Why::TooMany, asked_address: None }
+}
+
+/// A panic while holding one of these locks leaves counters that are still true.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(max_kinds: usize) -> (Arc<Ledger>, Arc<Mutex<Vec<Decision>>>) {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&seen);
+        (Ledger::new(Arc::new(move |d| sink.lock().unwrap().push(d)), max_kinds), seen)
+    }
+
+    fn subject(host: &str) -> Subject {
+        Subject { host: host.to_owned(), port: 443, asked_address: None }
+    }
+
+    #[test]
+    fn repeats_are_counted_not_flooded() {
+        let (ledger, seen) = ledger(10);
+        for _ in 0..1000 {
+            ledger.record(&subject("a"), Why::Allowed).unwrap().add_in(2);
+        }
+        ledger.record(&subject("b"), Why::NotListed).unwrap();
+        ledger.flush();
+        let seen = seen.lock().unwrap();
+        let told: Vec<_> = seen.iter().map(|d| (d.host.as_str(), d.count, d.bytes_in)).collect();
+        assert_eq!(told, [("a", 1, 0), ("b", 1, 0), ("a", 999, 2000)]);
+        assert_eq!(ledger.totals(), Totals { bytes_in: 2000, bytes_out: 0 });
+    }
+
+    #[test]
+    fn a_flood_of_different_names_is_folded_and_opens_nothing() {
+        let (ledger, seen) = ledger(3);
+        for i in 0..100 {
+            ledger.record(&subject(&format!("h{i}")), Why::NotListed).unwrap();
+        }
+        assert!(ledger.record(&subject("new"), Why::Allowed).is_none());
+        ledger.flush();
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.len(), 5);
+        assert_eq!(seen[4].count, 97);
+        assert!(seen.iter().all(|d| !d.allowed));
+    }
+}

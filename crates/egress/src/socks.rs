@@ -1,0 +1,202 @@
+//! SOCKS5 on the explicit listener: CONNECT only, no authentication, no BIND, no UDP.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::decision::Why;
+use crate::gate::{Destination, Gate};
+use crate::host::{Host, HostName, InvalidHost, sanitize};
+use crate::ledger::Subject;
+use crate::pipe::{fill, within};
+
+/// The version byte every SOCKS5 client starts with.
+pub(crate) const VERSION: u8 = 5;
+const NO_AUTHENTICATION: u8 = 0;
+const CONNECT: u8 = 1;
+
+/// What a SOCKS request asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SocksRequest {
+    /// Whether it is CONNECT.
+    pub is_connect: bool,
+    /// The host, and how it was spelled.
+    pub host: Result<Host, InvalidHost>,
+    /// The host in a form fit for the record.
+    pub shown: String,
+    /// The port.
+    pub port: u16,
+    /// Bytes of the request.
+    pub length: usize,
+}
+
+/// A message that is not SOCKS5.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NotSocks;
+
+/// The answer codes used here.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Reply {
+    Succeeded = 0,
+    NotAllowed = 2,
+    Unreachable = 4,
+    NotSupported = 7,
+}
+
+/// Parses the first message: its length, and whether it offers to go without authentication.
+///
+/// # Errors
+/// When it is not SOCKS5.
+pub fn parse_greeting(bytes: &[u8]) -> Result<Option<(usize, bool)>, NotSocks> {
+    match bytes {
+        [] | [VERSION] => Ok(None),
+        [VERSION, 0, ..] => Err(NotSocks),
+        [VERSION, count, rest @ ..] => {
+            let methods = rest.get(..usize::from(*count));
+            Ok(methods.map(|m| (m.len() + 2, m.contains(&NO_AUTHENTICATION))))
+        }
+        _ => Err(NotSocks),
+    }
+}
+
+/// Parses the request; nothing while it is incomplete.
+///
+/// # Errors
+/// When it is not a SOCKS5 request.
+pub fn parse_request(bytes: &[u8]) -> Result<Option<SocksRequest>, NotSocks> {
+    let (command, kind, rest) = match bytes {
+        [VERSION, command, 0, kind, rest @ ..] => (*command, *kind, rest),
+        [VERSION] | [VERSION, _] | [VERSION, _, 0] | [] => return Ok(None),
+        _ => return Err(NotSocks),
+    };
+    let (address, rest) = match (kind, rest) {
+        (1, rest) => match rest.split_at_checked(4) {
+            Some(split) => split,
+            None => return Ok(None),
+        },
+        (4, rest) => match rest.split_at_checked(16) {
+            Some(split) => split,
+            None => return Ok(None),
+        },
+        (3, []) => return Ok(None),
+        (3, [length, rest @ ..]) => match rest.split_at_checked(usize::from(*length)) {
+            Some(split) => split,
+            None => return Ok(None),
+        },
+        _ => return Err(NotSocks),
+    };
+    let Some((port, rest)) = rest.split_first_chunk::<2>() else { return Ok(None) };
+    let host = parse_host(kind, address);
+    let shown = host.as_ref().map_or_else(|_| sanitize(address), Host::to_string);
+    Ok(Some(SocksRequest {
+        is_connect: command == CONNECT,
+        host,
+        shown,
+        port: u16::from_be_bytes(*port),
+        length: bytes.len() - rest.len(),
+    }))
+}
+
+fn parse_host(kind: u8, address: &[u8]) -> Result<Host, InvalidHost> {
+    if let (1, Ok(octets)) = (kind, <[u8; 4]>::try_from(address)) {
+        return Ok(Host::Address(Ipv4Addr::from(octets).into()));
+    }
+    if let (4, Ok(octets)) = (kind, <[u8; 16]>::try_from(address)) {
+        return Ok(Host::Address(Ipv6Addr::from(octets).into()));
+    }
+    let text = std::str::from_utf8(address).map_err(|_| InvalidHost::Character)?;
+    // Some libraries send an address as a name; only its usual spelling is one.
+    match text.parse() {
+        Ok(address) => Ok(Host::Address(address)),
+        Err(_) => HostName::from_wire(text).map(Host::Name),
+    }
+}
+
+/// Speaks SOCKS5 up to the request; nothing when the client was refused.
+pub(crate) async fn negotiate(
+    gate: &Gate,
+    client: &mut TcpStream,
+    buffer: &mut BytesMut,
+) -> Option<Destination> {
+    let limit = gate.options.head_timeout;
+    within(limit, greet_and_read(gate, client, buffer)).await.ok().flatten()
+}
+
+async fn greet_and_read(
+    gate: &Gate,
+    client: &mut TcpStream,
+    buffer: &mut BytesMut,
+) -> std::io::Result<Option<Destination>> {
+    loop {
+        match parse_greeting(buffer) {
+            Ok(Some((length, true))) => {
+                buffer.advance(length);
+                client.write_all(&[VERSION, NO_AUTHENTICATION]).await?;
+                break;
+            }
+            Ok(Some((_, false))) => {
+                client.write_all(&[VERSION, 0xff]).await?;
+                return Ok(None);
+            }
+            Ok(None) => {}
+            Err(NotSocks) => return Ok(None),
+        }
+        if fill(client, buffer).await? == 0 {
+            return Ok(None);
+        }
+    }
+    let request = loop {
+        match parse_request(buffer) {
+            Ok(Some(request)) => break request,
+            Ok(None) => {}
+            Err(NotSocks) => return Ok(None),
+        }
+        if fill(client, buffer).await? == 0 {
+            return Ok(None);
+        }
+    };
+    buffer.advance(request.length);
+    let SocksRequest { is_connect, host, shown, port, .. } = request;
+    let why = match host {
+        Ok(host) if is_connect && port != 0 => {
+            return Ok(Some(Destination { host, port, asked_address: None }));
+        }
+        Ok(_) => Why::Unsupported,
+        Err(_) => Why::MalformedHost,
+    };
+    drop(gate.record_subject(&Subject { host: shown, port, asked_address: None }, why));
+    let reply = if is_connect { Reply::NotAllowed } else { Reply::NotSupported };
+    send_reply(client, reply).await?;
+    Ok(None)
+}
+
+/// Answers a request; the bound address is never told.
+pub(crate) async fn send_reply(client: &mut TcpStream, reply: Reply) -> std::io::Result<()> {
+    client.write_all(&[VERSION, reply as u8, 0, 1, 0, 0, 0, 0, 0, 0]).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_in_all_three_spellings() {
+        let request = parse_request(b"\x05\x01\x00\x03\x09a.example\x01\xbbrest").unwrap().unwrap();
+        assert_eq!((request.shown.as_str(), request.port, request.length), ("a.example", 443, 16));
+        let request = parse_request(&[5, 1, 0, 1, 1, 2, 3, 4, 0, 80]).unwrap().unwrap();
+        assert_eq!(request.shown, "1.2.3.4");
+        let mut six = vec![5, 2, 0, 4];
+        six.extend_from_slice(&[0; 15]);
+        six.extend_from_slice(&[1, 0, 80]);
+        let request = parse_request(&six).unwrap().unwrap();
+        assert_eq!((request.shown.as_str(), request.is_connect), ("[::1]", false));
+        let spelled = parse_request(b"\x05\x01\x00\x03\x06127.01\x00\x50").unwrap().unwrap();
+        assert!(spelled.host.is_err());
+        assert_eq!(parse_request(b"\x05\x01\x00\x03\x09a.ex"), Ok(None));
+        assert_eq!(parse_request(b"\x04\x01\x00\x03"), Err(NotSocks));
+        assert_eq!(parse_greeting(b"\x05\x02\x01\x00"), Ok(Some((4, true))));
+        assert_eq!(parse_greeting(b"\x05\x01\x02"), Ok(Some((3, false))));
+    }
+}

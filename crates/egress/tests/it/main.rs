@@ -1,0 +1,15 @@
+//! The proxy from outside: real sockets, real servers, real network namespaces.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "tests"
+)]
+
+mod dns;
+mod http;
+mod origin;
+mod parsers;
+mod tunnel;
