@@ -9,6 +9,7 @@
 )]
 
 mod dns;
+mod fetch;
 mod http;
 mod origin;
 mod parsers;
