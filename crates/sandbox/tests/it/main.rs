@@ -9,7 +9,9 @@
     reason = "tests"
 )]
 
+mod bench;
 #[cfg(feature = "hermetic")]
 mod hermetic;
 #[cfg(feature = "hermetic")]
 mod mock;
+mod namespace;

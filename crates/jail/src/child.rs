@@ -1,0 +1,246 @@
+//! Pid 1 of the jail: builds it from inside, starts the program, then reaps and watches.
+//!
+//! Runs in a forked copy of a possibly threaded supervisor, so nothing here allocates or locks.
+
+use libc::c_int;
+
+use crate::command::{self, Start};
+use crate::message::{At, Failure, Message, Step, WITH_TERMINAL, Word};
+use crate::mounts::{self, Root};
+use crate::network;
+use crate::spec::{Spec, Stdio};
+use crate::sys::{self, Errno, Fd};
+
+/// What pid 1 needs; made before the clone.
+pub(crate) struct Plan<'a> {
+    pub(crate) spec: &'a Spec,
+    pub(crate) control: Fd,
+    pub(crate) start: Start<'a>,
+    pub(crate) scratch: mounts::ScratchOptions,
+    /// The identity maps, when pid 1 writes them itself.
+    pub(crate) own_maps: Option<OwnMaps>,
+}
+
+/// The identity maps of an ordinary user.
+pub(crate) struct OwnMaps {
+    pub(crate) uid_map: Vec<u8>,
+    pub(crate) gid_map: Vec<u8>,
+}
+
+const MOST_LISTENERS: usize = 96;
+/// How often pid 1 tries whether another process could still be made.
+const CROWD_INTERVAL_MS: i64 = 25;
+
+/// Runs pid 1 to its end.
+pub(crate) fn run(plan: &Plan<'_>) -> ! {
+    if let Err(failure) = build_and_watch(plan) {
+        let (step, errno) = (failure.step as i32, failure.errno.0);
+        let _ = Message::new(Word::Failed, step, errno).send(plan.control, &[]);
+    }
+    sys::exit(1)
+}
+
+fn build_and_watch(plan: &Plan<'_>) -> Result<(), Failure> {
+    let spec = plan.spec;
+    // SAFETY: the mask is this process's own.
+    unsafe { libc::umask(0) };
+    network::bring_up().at(Step::Loopback)?;
+    let mut fds = Handout::new();
+    for listener in &spec.listeners {
+        fds.push(network::listen(listener).at(Step::Listen)?).at(Step::Listen)?;
+    }
+    take_identity(plan)?;
+    sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize, 0).at(Step::Lifeline)?;
+    sys::prctl(libc::PR_SET_DUMPABLE, 0, 0).at(Step::Lifeline)?;
+    let name = spec.hostname.as_bytes();
+    // SAFETY: pointer and length come from one slice.
+    unsafe { sys::call(libc::SYS_sethostname, [name.as_ptr() as usize, name.len(), 0, 0, 0, 0]) }
+        .at(Step::Hostname)?;
+    let Root { root, scratch } = mounts::build(spec, &plan.scratch)?;
+    mounts::enter(root)?;
+    let terminal = match spec.program.stdio {
+        Stdio::Pipes { .. } => None,
+        Stdio::Terminal { columns, rows } => Some(open_terminal(columns, rows).at(Step::Terminal)?),
+    };
+    let mut flags = 0;
+    if let Some(terminal) = &terminal {
+        fds.push_front(terminal.outer).at(Step::Handshake)?;
+        flags |= WITH_TERMINAL;
+    }
+    fds.push_front(scratch).at(Step::Handshake)?;
+    Message::new(Word::Built, flags, 0).send(plan.control, fds.as_slice()).at(Step::Handshake)?;
+    await_word(plan.control, Word::Go)?;
+    let inner = terminal.map(|terminal| terminal.inner);
+    let program = command::spawn(plan, inner)?;
+    // From here on pid 1 holds nothing but the control socket.
+    let control = plan.control as u32;
+    let _ = sys::close_range(0, control.wrapping_sub(1));
+    let _ = sys::close_range(control + 1, u32::MAX);
+    watch(plan, program)
+}
+
+fn take_identity(plan: &Plan<'_>) -> Result<(), Failure> {
+    let identity = plan.spec.identity;
+    match &plan.own_maps {
+        Some(maps) => {
+            for (path, content) in [
+                (c"/proc/self/setgroups", b"deny".as_slice()),
+                (c"/proc/self/uid_map", maps.uid_map.as_slice()),
+                (c"/proc/self/gid_map", maps.gid_map.as_slice()),
+            ] {
+                let file = sys::openat(libc::AT_FDCWD, path, libc::O_WRONLY, 0).at(Step::Maps)?;
+                sys::write_all(file, content).at(Step::Maps)?;
+                sys::close(file);
+            }
+        }
+        None => {
+            await_word(plan.control, Word::Mapped)?;
+            sys::number_call(libc::SYS_setgroups, [0; 5]).at(Step::Credentials)?;
+        }
+    }
+    let gid = identity.gid as usize;
+    let uid = identity.uid as usize;
+    sys::number_call(libc::SYS_setresgid, [gid, gid, gid, 0, 0]).at(Step::Credentials)?;
+    sys::number_call(libc::SYS_setresuid, [uid, uid, uid, 0, 0]).at(Step::Credentials).map(drop)
+}
+
+/// Waits for a word of the supervisor; anything else, its death included, ends the jail.
+fn await_word(control: Fd, expected: Word) -> Result<(), Failure> {
+    let mut bytes = [0; Message::LENGTH];
+    let length = sys::read(control, &mut bytes).at(Step::Handshake)?;
+    match bytes.get(..length).and_then(Message::decode) {
+        Some(message) if message.word == expected => Ok(()),
+        _ => Err(Failure { step: Step::Handshake, errno: Errno(libc::EPROTO) }),
+    }
+}
+
+struct Terminal {
+    outer: Fd,
+    inner: Fd,
+}
+
+fn open_terminal(columns: u16, rows: u16) -> sys::Result<Terminal> {
+    let flags = libc::O_RDWR | libc::O_NOCTTY;
+    let outer = sys::openat(libc::AT_FDCWD, c"/dev/pts/ptmx", flags, 0)?;
+    let unlock: c_int = 0;
+    ioctl(outer, libc::TIOCSPTLCK, &raw const unlock as usize)?;
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    ioctl(outer, libc::TIOCSWINSZ, &raw const size as usize)?;
+    let peer_flags = (flags | libc::O_CLOEXEC) as usize;
+    let inner = ioctl(outer, libc::TIOCGPTPEER as _, peer_flags)? as Fd;
+    Ok(Terminal { outer, inner })
+}
+
+/// Drives a device; `argument` is a number or points to a value that outlives the call.
+pub(crate) fn ioctl(fd: Fd, request: libc::Ioctl, argument: usize) -> sys::Result<usize> {
+    // SAFETY: see above; every caller in this crate passes what the request asks for.
+    unsafe { sys::call(libc::SYS_ioctl, [fd as usize, request as usize, argument, 0, 0, 0]) }
+}
+
+/// Reaps until the program has ended, then returns; the kernel ends everyone else.
+fn watch(plan: &Plan<'_>, program: c_int) -> Result<(), Failure> {
+    let children = signal_descriptor().at(Step::Lifeline)?;
+    let deadline = plan.spec.deadline_ms.map(|ms| now_ms().saturating_add_unsigned(ms));
+    loop {
+        if let Some(status) = reap(program) {
+            let _ = Message::new(Word::Ended, status, 0).send(plan.control, &[]);
+            return Ok(());
+        }
+        let mut timeout = deadline.map(|deadline| (deadline - now_ms()).max(0));
+        if timeout == Some(0) {
+            let _ = Message::new(Word::Overdue, 0, 0).send(plan.control, &[]);
+            return Ok(());
+        }
+        if plan.spec.watch_processes {
+            if command::is_crowded(plan) {
+                let _ = Message::new(Word::Crowded, 0, 0).send(plan.control, &[]);
+                return Ok(());
+            }
+            timeout = Some(timeout.unwrap_or(i64::MAX).min(CROWD_INTERVAL_MS));
+        }
+        if supervisor_gone(plan.control, children, timeout) {
+            return Ok(());
+        }
+    }
+}
+
+/// Reaps every child that has ended; returns the program's status once it is among them.
+fn reap(program: c_int) -> Option<c_int> {
+    loop {
+        let mut status: c_int = 0;
+        let flags = (libc::WNOHANG | libc::__WALL) as usize;
+        let args = [usize::MAX, &raw mut status as usize, flags, 0, 0, 0];
+        // SAFETY: the status is valid for writing; no usage is asked for.
+        match unsafe { sys::call(libc::SYS_wait4, args) } {
+            Ok(pid) if pid == program as usize => return Some(status),
+            Ok(0) | Err(_) => return None,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Waits for a child's end, the timeout or the supervisor; returns whether the latter is gone.
+fn supervisor_gone(control: Fd, children: Fd, timeout_ms: Option<i64>) -> bool {
+    let mut polled = [
+        libc::pollfd { fd: control, events: 0, revents: 0 },
+        libc::pollfd { fd: children, events: libc::POLLIN, revents: 0 },
+    ];
+    let timespec =
+        timeout_ms.map(|ms| libc::timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000) * 1_000_000 });
+    let timeout = timespec.as_ref().map_or(0, |timespec| std::ptr::from_ref(timespec) as usize);
+    let args = [polled.as_mut_ptr() as usize, polled.len(), timeout, 0, 0, 0];
+    // SAFETY: the array and the timeout outlive the call.
+    let _ = unsafe { sys::call(libc::SYS_ppoll, args) };
+    let [supervisor, signals] = polled;
+    if signals.revents != 0 {
+        let mut buffer = [0; size_of::<libc::signalfd_siginfo>()];
+        let _ = sys::read(children, &mut buffer);
+    }
+    supervisor.revents & (libc::POLLHUP | libc::POLLERR) != 0
+}
+
+fn signal_descriptor() -> sys::Result<Fd> {
+    let mask: u64 = 1 << (libc::SIGCHLD - 1);
+    let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
+    let args = [usize::MAX, &raw const mask as usize, size_of::<u64>(), flags, 0, 0];
+    // SAFETY: the mask has the kernel's size and outlives the call.
+    Ok(unsafe { sys::call(libc::SYS_signalfd4, args) }? as Fd)
+}
+
+fn now_ms() -> i64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is valid for writing.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
+}
+
+/// The descriptors handed out, in a fixed place.
+struct Handout {
+    fds: [Fd; MOST_LISTENERS],
+    count: usize,
+}
+
+impl Handout {
+    const fn new() -> Self {
+        Self { fds: [-1; MOST_LISTENERS], count: 0 }
+    }
+
+    fn push(&mut self, fd: Fd) -> sys::Result<()> {
+        let slot = self.fds.get_mut(self.count).ok_or(Errno(libc::EMFILE))?;
+        *slot = fd;
+        self.count += 1;
+        Ok(())
+    }
+
+    fn push_front(&mut self, fd: Fd) -> sys::Result<()> {
+        self.push(fd)?;
+        if let Some(used) = self.fds.get_mut(..self.count) {
+            used.rotate_right(1);
+        }
+        Ok(())
+    }
+
+    fn as_slice(&self) -> &[Fd] {
+        self.fds.get(..self.count).unwrap_or_default()
+    }
+}

@@ -1,0 +1,107 @@
+//! Id-mapped mounts, for a privileged supervisor: files keep their owner on disk while the
+//! program, whose kernel id owns nothing on this machine, uses them as its own.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::spec::HostPath;
+use crate::sys::{self, Errno, MountAttr};
+
+/// A user namespace that says how ids on disk look through a mount.
+#[derive(Debug)]
+pub struct IdMap {
+    namespace: OwnedFd,
+}
+
+/// Ids on disk and the kernel ids they appear as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Mapping {
+    /// Owner on disk.
+    pub disk_uid: u32,
+    /// Group on disk.
+    pub disk_gid: u32,
+    /// The kernel id the owner appears as.
+    pub kernel_uid: u32,
+    /// The kernel id the group appears as.
+    pub kernel_gid: u32,
+}
+
+impl IdMap {
+    /// Makes the namespace with a short-lived child process.
+    ///
+    /// # Errors
+    /// The system's error; an unprivileged caller may not do this.
+    pub fn new(mapping: Mapping) -> io::Result<Self> {
+        let (mine, theirs) = pipe()?;
+        let flags = (libc::CLONE_NEWUSER | libc::SIGCHLD) as usize;
+        // SAFETY: like `fork`; the child makes two raw calls and exits.
+        let pid = unsafe { sys::call(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]) }?;
+        if pid == 0 {
+            sys::close(theirs.as_raw_fd());
+            let _ = sys::read(mine.as_raw_fd(), &mut [0; 1]);
+            sys::exit(0);
+        }
+        let result = Self::map(pid, mapping);
+        drop(theirs);
+        let mut status = 0;
+        // SAFETY: the status is valid for writing, the pid is our own child's.
+        unsafe { libc::waitpid(pid as i32, &raw mut status, libc::__WALL) };
+        result
+    }
+
+    fn map(pid: usize, mapping: Mapping) -> io::Result<Self> {
+        let uid_map = format!("{} {} 1", mapping.disk_uid, mapping.kernel_uid);
+        let gid_map = format!("{} {} 1", mapping.disk_gid, mapping.kernel_gid);
+        fs::write(format!("/proc/{pid}/uid_map"), uid_map)?;
+        fs::write(format!("/proc/{pid}/gid_map"), gid_map)?;
+        Ok(Self { namespace: fs::File::open(format!("/proc/{pid}/ns/user"))?.into() })
+    }
+
+    /// Returns a detached, id-mapped copy of the mount at `host`.
+    ///
+    /// What is mounted below it comes along if its filesystem can be mapped too.
+    ///
+    /// # Errors
+    /// The system's error: not privileged, a filesystem that cannot be mapped, or a path that is
+    /// no longer the file it was.
+    pub fn mount(&self, host: &HostPath) -> io::Result<OwnedFd> {
+        let first = self.mount_with(host, sys::AT_RECURSIVE);
+        first.or_else(|_| self.mount_with(host, 0))
+    }
+
+    fn mount_with(&self, host: &HostPath, recursive: usize) -> io::Result<OwnedFd> {
+        let flags =
+            sys::OPEN_TREE_CLONE | sys::OPEN_TREE_CLOEXEC | sys::AT_SYMLINK_NOFOLLOW | recursive;
+        let tree = sys::open_tree(libc::AT_FDCWD, &host.path, flags)?;
+        // SAFETY: the kernel just returned it and nobody else has it.
+        let tree = unsafe { OwnedFd::from_raw_fd(tree) };
+        if let Some(expected) = host.identity
+            && sys::identity(tree.as_raw_fd())? != expected
+        {
+            return Err(Errno(libc::ESTALE).into());
+        }
+        let attr = MountAttr {
+            set: sys::MOUNT_ATTR_IDMAP,
+            clear: 0,
+            propagation: libc::MS_PRIVATE,
+            userns_fd: self.namespace.as_raw_fd() as u64,
+        };
+        sys::mount_setattr(tree.as_raw_fd(), recursive, &attr)?;
+        Ok(tree)
+    }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = io::pipe()?;
+    Ok((reader.into(), writer.into()))
+}
+
+/// Returns `text` as a C string.
+///
+/// # Errors
+/// `EINVAL` when it contains a NUL byte.
+pub fn c_string(text: &[u8]) -> Result<CString, Errno> {
+    CString::new(text).map_err(|_| Errno(libc::EINVAL))
+}

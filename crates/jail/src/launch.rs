@@ -1,0 +1,404 @@
+//! The supervisor's half: the clone, the handshake and what the jail reports.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libc::c_int;
+
+use crate::child::{self, OwnMaps, Plan};
+use crate::command::Start;
+use crate::message::{Message, Step, WITH_TERMINAL, Word};
+use crate::mounts::ScratchOptions;
+use crate::spec::{Identity, Spec};
+use crate::sys::{self, Errno};
+
+/// A jail could not be built; nothing of it is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaunchError {
+    /// Which step failed.
+    pub step: Step,
+    /// What the kernel said.
+    pub errno: Errno,
+}
+
+impl std::fmt::Display for LaunchError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} failed", self.step.as_str())
+    }
+}
+
+impl std::error::Error for LaunchError {}
+
+/// A jail whose pid 1 is building it. Dropping it ends it.
+#[derive(Debug)]
+pub struct Starting {
+    jail: Jail,
+}
+
+/// A jail. Dropping it ends everyone in it and waits until they are gone.
+#[derive(Debug)]
+pub struct Jail {
+    pid: c_int,
+    pidfd: OwnedFd,
+    control: OwnedFd,
+    reaped: bool,
+}
+
+/// What comes out of a built jail.
+#[derive(Debug)]
+pub struct Handed {
+    /// The scratch filesystem's own root. The overlay's upper directory is `upper` in it.
+    pub scratch: OwnedFd,
+    /// The outer side of the program's terminal.
+    pub terminal: Option<OwnedFd>,
+    /// The listeners, in the order of the spec.
+    pub listeners: Vec<OwnedFd>,
+}
+
+/// What a jail reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The program ended with this wait status; everyone else in the jail is being ended.
+    Ended(i32),
+    /// The program could not be executed.
+    NotExecuted(Errno),
+    /// A step failed after the jail was built.
+    Failed(LaunchError),
+    /// The deadline passed.
+    Overdue,
+    /// No further process could be made.
+    Crowded,
+    /// Pid 1 is gone without a word.
+    Gone,
+}
+
+/// What the whole jail used, known once everyone in it is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// CPU time of every process that was ever reaped, in microseconds.
+    pub cpu_us: u64,
+    /// The largest resident size of a single process, in bytes.
+    pub largest_process_bytes: u64,
+}
+
+const NAMESPACES: c_int = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP;
+
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+}
+
+/// Clones pid 1 of a new jail and lets it build.
+///
+/// The calling thread must live as long as the jail: the kernel ends the jail with it.
+///
+/// # Errors
+/// The step that failed; then nothing is left.
+pub fn launch(spec: Spec) -> Result<Starting, LaunchError> {
+    let prepare = |errno: Errno| LaunchError { step: Step::Prepare, errno };
+    let (control, theirs) = socket_pair().map_err(prepare)?;
+    let identity = spec.identity;
+    let privileged = !is_own(identity);
+    let own_maps = (!privileged).then(|| OwnMaps {
+        uid_map: format!("{} {} 1", identity.uid, identity.kernel_uid).into_bytes(),
+        gid_map: format!("{} {} 1", identity.gid, identity.kernel_gid).into_bytes(),
+    });
+    let plan = Plan {
+        spec: &spec,
+        control: theirs.as_raw_fd(),
+        start: Start::new(&spec.program, &spec.walls),
+        scratch: ScratchOptions::new(&spec),
+        own_maps,
+    };
+    let (pid, pidfd) = clone(&plan, control.as_raw_fd())?;
+    drop(plan);
+    // Our copies of the program's ends go away with the spec, so that pipes can end.
+    drop(spec);
+    drop(theirs);
+    let starting = Starting { jail: Jail { pid, pidfd, control, reaped: false } };
+    if privileged {
+        starting.write_maps(identity)?;
+    }
+    Ok(starting)
+}
+
+fn is_own(identity: Identity) -> bool {
+    // SAFETY: these cannot fail.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    identity.kernel_uid == uid && identity.kernel_gid == gid
+}
+
+fn clone(plan: &Plan<'_>, supervisor_end: c_int) -> Result<(c_int, OwnedFd), LaunchError> {
+    let mut pidfd: c_int = -1;
+    let args = CloneArgs {
+        flags: (NAMESPACES | libc::CLONE_PIDFD) as u32 as u64 | CLONE_CLEAR_SIGHAND,
+        pidfd: &raw mut pidfd as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        ..CloneArgs::default()
+    };
+    let everything = SignalGuard::block_all();
+    let args_pointer = &raw const args as usize;
+    // SAFETY: without CLONE_VM and with no stack this is a fork; the child runs only raw calls.
+    let result =
+        unsafe { sys::call(libc::SYS_clone3, [args_pointer, size_of::<CloneArgs>(), 0, 0, 0, 0]) };
+    if result == Ok(0) {
+        // The supervisor's end must have one holder only, or its death would go unnoticed.
+        sys::close(supervisor_end);
+        child::run(plan);
+    }
+    drop(everything);
+    let pid = result.map_err(|errno| LaunchError { step: Step::Clone, errno })?;
+    // SAFETY: the kernel stored a fresh descriptor there.
+    Ok((pid as c_int, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+}
+
+const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
+
+impl Starting {
+    /// Returns the pid of the jail's pid 1, as the host sees it; for cgroups.
+    #[must_use]
+    pub const fn pid(&self) -> i32 {
+        self.jail.pid
+    }
+
+    fn write_maps(&self, identity: Identity) -> Result<(), LaunchError> {
+        let pid = self.jail.pid;
+        let uid_map = format!("{} {} 1", identity.uid, identity.kernel_uid);
+        let gid_map = format!("{} {} 1", identity.gid, identity.kernel_gid);
+        let written = fs::write(format!("/proc/{pid}/uid_map"), uid_map)
+            .and_then(|()| fs::write(format!("/proc/{pid}/gid_map"), gid_map));
+        written.map_err(|error| LaunchError { step: Step::Maps, errno: errno_of(&error) })?;
+        self.jail.tell(Word::Mapped)
+    }
+
+    /// Waits until the jail stands, then lets it start the program.
+    ///
+    /// # Errors
+    /// The step that failed; then nothing is left.
+    pub fn release(self) -> Result<(Jail, Handed), LaunchError> {
+        let (message, mut fds) = self.jail.receive_with_descriptors()?;
+        let flags = match message {
+            Some(Message { word: Word::Built, a, .. }) => a,
+            Some(Message { word: Word::Failed, a, b }) => {
+                return Err(LaunchError { step: Step::from_index(a), errno: Errno(b) });
+            }
+            _ => return Err(LaunchError { step: Step::Died, errno: Errno(libc::ECHILD) }),
+        };
+        let mut take = || if fds.is_empty() { Err(garbled()) } else { Ok(fds.remove(0)) };
+        let scratch = take()?;
+        let terminal = if flags & WITH_TERMINAL != 0 { Some(take()?) } else { None };
+        self.jail.tell(Word::Go)?;
+        Ok((self.jail, Handed { scratch, terminal, listeners: fds }))
+    }
+}
+
+impl Jail {
+    /// Returns the pid of the jail's pid 1, as the host sees it.
+    #[must_use]
+    pub const fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Returns a descriptor that becomes readable when everyone in the jail is gone.
+    #[must_use]
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Returns a descriptor that becomes readable when the jail has something to report.
+    #[must_use]
+    pub fn control(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    /// Waits for the next report.
+    ///
+    /// # Errors
+    /// A message nobody understands.
+    pub fn event(&self) -> Result<Event, LaunchError> {
+        let (message, _) = self.receive_with_descriptors()?;
+        Ok(match message {
+            None => Event::Gone,
+            Some(Message { word, a, b }) => match word {
+                Word::Ended => Event::Ended(a),
+                Word::NotExecuted => Event::NotExecuted(Errno(a)),
+                Word::Overdue => Event::Overdue,
+                Word::Crowded => Event::Crowded,
+                Word::Failed => {
+                    Event::Failed(LaunchError { step: Step::from_index(a), errno: Errno(b) })
+                }
+                Word::Built | Word::Go | Word::Mapped => return Err(garbled()),
+            },
+        })
+    }
+
+    /// Ends everyone in the jail at once.
+    pub fn kill(&self) {
+        let args = [self.pidfd.as_raw_fd() as usize, libc::SIGKILL as usize, 0, 0, 0];
+        let _ = sys::number_call(libc::SYS_pidfd_send_signal, args);
+    }
+
+    /// Waits until everyone in the jail is gone and says what they used.
+    pub fn wait(mut self) -> Ended {
+        self.reap()
+    }
+
+    fn reap(&mut self) -> Ended {
+        let mut ended = Ended { cpu_us: 0, largest_process_bytes: 0 };
+        if std::mem::replace(&mut self.reaped, true) {
+            return ended;
+        }
+        // SAFETY: an all-zero usage is a valid value.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        let mut status: c_int = 0;
+        loop {
+            // SAFETY: both are valid for writing; the pid is our own child's, not yet reaped.
+            let result =
+                unsafe { libc::wait4(self.pid, &raw mut status, libc::__WALL, &raw mut usage) };
+            if result != -1 || errno() != Errno(libc::EINTR) {
+                break;
+            }
+        }
+        let time = |t: libc::timeval| t.tv_sec as u64 * 1_000_000 + t.tv_usec as u64;
+        ended.cpu_us = time(usage.ru_utime) + time(usage.ru_stime);
+        ended.largest_process_bytes = usage.ru_maxrss as u64 * 1024;
+        ended
+    }
+
+    fn tell(&self, word: Word) -> Result<(), LaunchError> {
+        let sent = Message::new(word, 0, 0).send(self.control.as_raw_fd(), &[]);
+        match sent {
+            // The jail may have failed already; its own message says more than our error.
+            Ok(()) | Err(Errno(libc::EPIPE | libc::ECONNRESET)) => Ok(()),
+            Err(errno) => Err(LaunchError { step: Step::Handshake, errno }),
+        }
+    }
+
+    fn receive_with_descriptors(&self) -> Result<(Option<Message>, Vec<OwnedFd>), LaunchError> {
+        let failed = |errno| LaunchError { step: Step::Handshake, errno };
+        let mut bytes = [0_u8; 64];
+        let (length, fds) = receive(self.control.as_raw_fd(), &mut bytes).map_err(failed)?;
+        if length == 0 {
+            return Ok((None, fds));
+        }
+        let message = bytes.get(..length).and_then(Message::decode).ok_or_else(garbled)?;
+        Ok((Some(message), fds))
+    }
+}
+
+impl Drop for Jail {
+    fn drop(&mut self) {
+        if !self.reaped {
+            self.kill();
+            self.reap();
+        }
+    }
+}
+
+const fn garbled() -> LaunchError {
+    LaunchError { step: Step::Handshake, errno: Errno(libc::EPROTO) }
+}
+
+fn errno() -> Errno {
+    // SAFETY: errno belongs to this thread.
+    Errno(unsafe { *libc::__errno_location() })
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    Errno(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn socket_pair() -> sys::Result<(OwnedFd, OwnedFd)> {
+    let mut fds: [c_int; 2] = [-1; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: the array is valid for writing.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) } == -1 {
+        return Err(errno());
+    }
+    let [mine, theirs] = fds;
+    // SAFETY: the kernel just returned both and nobody else has them.
+    Ok(unsafe { (OwnedFd::from_raw_fd(mine), OwnedFd::from_raw_fd(theirs)) })
+}
+
+fn receive(socket: c_int, bytes: &mut [u8]) -> sys::Result<(usize, Vec<OwnedFd>)> {
+    #[repr(C, align(8))]
+    struct Control([u8; 512]);
+    let mut control = Control([0; 512]);
+    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: an all-zero message header is a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len() as _;
+    let length = loop {
+        // SAFETY: the header points to live buffers of the stated sizes.
+        let length = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        match usize::try_from(length) {
+            Ok(length) => break length,
+            Err(_) => match errno() {
+                Errno(libc::EINTR) => {}
+                Errno(libc::ECONNRESET) => break 0,
+                errno => return Err(errno),
+            },
+        }
+    };
+    let mut fds = Vec::new();
+    // SAFETY: the kernel filled the control buffer; the walk stays inside it by its own macros.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
+        while !header.is_null() {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let payload = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let data = libc::CMSG_DATA(header).cast::<c_int>();
+                for index in 0..payload / size_of::<c_int>() {
+                    fds.push(OwnedFd::from_raw_fd(data.add(index).read_unaligned()));
+                }
+            }
+            header = libc::CMSG_NXTHDR(&raw const message, header);
+        }
+    }
+    Ok((length, fds))
+}
+
+/// Blocks every signal of this thread until dropped, so that no handler runs in the child.
+struct SignalGuard {
+    before: libc::sigset_t,
+}
+
+impl SignalGuard {
+    fn block_all() -> Self {
+        // SAFETY: both sets are valid for writing.
+        unsafe {
+            let mut all: libc::sigset_t = std::mem::zeroed();
+            let mut before: libc::sigset_t = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            Self { before }
+        }
+    }
+}
+
+impl Drop for SignalGuard {
+    fn drop(&mut self) {
+        // SAFETY: the set was filled by the kernel.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut());
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Turns a fresh single-threaded Linux process into a jailed one, then executes the program.
+//!
+//! The caller describes the jail as plain data, a [`Spec`]; [`launch`] makes it.
+//! Everything that needs memory is prepared before the clone. Between `clone3` and `execve` only
+//! raw system calls are made: no allocation, no lock, no panic.
+//!
+//! ```text
+//! supervisor (any host process)          pid 1 of the jail                 the program
+//!   launch ──── clone3 ────────────────►  identity, network, mounts
+//!      │                                  pivot_root
+//!   (cgroup, limits)  ◄── Built + fds ──  waits
+//!   release ────────── Go ─────────────►  clone(VM|VFORK) ───────────────►  drops privileges,
+//!      │                                  reaps, watches the lifeline       Landlock, seccomp,
+//!   Event::Ended ◄──── status ──────────  exits, and everyone with it       execve
+//! ```
+//!
+//! This crate is the only one with `unsafe`. It has no threads, no async and no logging, and
+//! knows nothing of runs, contracts or policies. Start at [`spec`].
+
+mod child;
+mod command;
+pub mod idmap;
+mod landlock;
+mod launch;
+mod message;
+mod mounts;
+mod network;
+pub mod seccomp;
+pub mod spec;
+mod sys;
+
+pub use landlock::abi as landlock_abi;
+pub use launch::{Ended, Event, Handed, Jail, LaunchError, Starting, launch};
+pub use message::Step;
+pub use spec::{
+    Attributes, Entry, Exec, Hidden, HostPath, Identity, LandlockRules, Listener, ListenerKind,
+    Mount, Program, Resource, Rlimit, Scratch, Source, Spec, Stdio, Walls,
+};
+pub use sys::Errno;

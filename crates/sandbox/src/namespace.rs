@@ -1,0 +1,379 @@
+//! The namespace tier: the strongest local one, rootless and as root, with no helper program.
+//!
+//! [`Namespace`] lowers an invocation to a [`warrant_jail::Spec`], launches the jail and watches
+//! it to the end of its whole tree. The steps of the jail itself are in `warrant-jail`.
+
+mod glob;
+mod identity;
+mod layout;
+mod lower;
+mod masks;
+mod posture;
+mod resolve;
+mod worker;
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::pipe::{PipeFlags, pipe_with};
+use warrant_jail::seccomp::{Filter, Profile};
+use warrant_jail::{
+    Exec, Handed, LandlockRules, LaunchError, Program, Resource, Rlimit, Scratch, Spec, Stdio,
+    Walls, landlock_abi, launch,
+};
+use warrant_protocol::{Isolation, Limits, Outcome, Posture, Usage};
+
+use crate::cgroup::Cgroups;
+use crate::namespace::identity::Identities;
+use crate::namespace::layout::System;
+use crate::namespace::lower::{Lowered, c_path, lower};
+use crate::namespace::posture::{Host, Tried};
+use crate::streams::Input;
+use crate::supervise::{Door, Supervision, supervise};
+use crate::watch::LimitWatch;
+use crate::{
+    Backend, BoundaryError, Cancel, Command, Files, Invocation, Network, NetworkDecision, Plan,
+    Refusal, RunReport, Sink, Stdin, Stream, WorkspaceAccess,
+};
+
+pub use worker::{Worker, seal_worker};
+
+/// Linux namespaces, Landlock, seccomp and limits around a real program.
+#[derive(Debug)]
+pub struct Namespace {
+    identities: Identities,
+    filter: Filter,
+    landlock: Option<u32>,
+    cgroups: OnceLock<Cgroups>,
+    posture: OnceLock<Posture>,
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How long after the supervisor's own deadline pid 1 ends the run by itself.
+const DEADLINE_GRACE_MS: u64 = 250;
+/// The newest version of Landlock this code knows rights and scopes of.
+const NEWEST_LANDLOCK: u32 = 6;
+/// What a probe takes for its workspace.
+const PROBE_DIRECTORY: &str = "/usr/lib";
+
+impl Namespace {
+    /// Returns the tier. Nothing is tried yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            identities: Identities::new(),
+            filter: Filter::new(Profile::Program),
+            landlock: landlock_abi().map(|abi| abi.min(NEWEST_LANDLOCK)),
+            cgroups: OnceLock::new(),
+            posture: OnceLock::new(),
+        }
+    }
+
+    fn posture_after(&self, tried: &Tried) -> Posture {
+        let host = Host {
+            cgroups: self.cgroups(),
+            landlock: self.landlock,
+            kernel_uid: self.identities.identity().kernel_uid,
+            egress: false,
+        };
+        posture::posture(&host, tried)
+    }
+
+    /// Builds a jail around an empty directory and runs the smallest program in it.
+    fn try_out(&self) -> Tried {
+        let run = || -> Result<RunReport, String> {
+            let invocation = probe_invocation();
+            let told = |error: &dyn std::error::Error| match error.source() {
+                Some(cause) => format!("{error}: {cause}"),
+                None => error.to_string(),
+            };
+            let plan = self.prepare(invocation).map_err(|error| told(&error))?;
+            let cancel = Cancel::new().map_err(|error| told(&error))?;
+            self.run(&plan, &Discard, &cancel).map_err(|error| told(&error))
+        };
+        match run() {
+            Ok(report) if report.outcome == (Outcome::Exited { code: 0 }) => Tried::Held,
+            Ok(report) => Tried::Failed(format!("a probe ended with {:?}", report.outcome)),
+            Err(step) => Tried::Failed(step),
+        }
+    }
+
+    fn cgroups(&self) -> &Cgroups {
+        self.cgroups.get_or_init(Cgroups::detect)
+    }
+
+    fn upper(&self, invocation: &Invocation, scratch: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+        if invocation.files.access != WorkspaceAccess::Overlay {
+            return Ok(None);
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Some(openat(scratch, "upper", flags, Mode::empty())?))
+    }
+
+    fn lower(&self, invocation: &Invocation) -> Result<Lowered, Refusal> {
+        lower(invocation, self.identities.identity(), System::Programs)
+    }
+}
+
+impl Backend for Namespace {
+    fn isolation(&self) -> Isolation {
+        Isolation::Namespace
+    }
+
+    fn probe(&self) -> Posture {
+        self.posture.get_or_init(|| self.posture_after(&self.try_out())).clone()
+    }
+
+    fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
+        let lowered = self.lower(&invocation)?;
+        let artifact = lowered.artifact(&invocation, self.identities.identity());
+        Ok(Plan { isolation: Isolation::Namespace, invocation, artifact })
+    }
+
+    fn run(
+        &self,
+        plan: &Plan,
+        sink: &dyn Sink,
+        cancel: &Cancel,
+    ) -> Result<RunReport, BoundaryError> {
+        let invocation = &plan.invocation;
+        let lowered = self.lower(invocation).map_err(|refusal| BoundaryError {
+            step: "lowering the invocation again",
+            cause: io::Error::other(refusal),
+        })?;
+        let job = Job {
+            exec: Exec::Paths(lowered.candidates.clone()),
+            descriptors: Vec::new(),
+            invocation,
+            lowered,
+        };
+        self.run_job(job, sink, cancel)
+    }
+}
+
+/// One jail to run: an invocation lowered, and what is executed in it.
+pub(crate) struct Job<'a> {
+    exec: Exec,
+    descriptors: Vec<OwnedFd>,
+    invocation: &'a Invocation,
+    lowered: Lowered,
+}
+
+impl Namespace {
+    fn run_job(
+        &self,
+        job: Job<'_>,
+        sink: &dyn Sink,
+        cancel: &Cancel,
+    ) -> Result<RunReport, BoundaryError> {
+        let invocation = job.invocation;
+        let pipes = Pipes::new(invocation).map_err(at("making pipes"))?;
+        let spec = self.spec(job, pipes.inside)?;
+        let starting = launch(spec).map_err(boundary)?;
+        // Beside the child, which is busy mounting meanwhile.
+        let group = self.cgroups().create(&invocation.limits).map_err(at("making a cgroup"))?;
+        group.add(starting.pid()).map_err(at("entering the cgroup"))?;
+        let (jail, handed) = starting.release().map_err(boundary)?;
+        let Handed { scratch, terminal, listeners } = handed;
+        drop(listeners);
+        let upper = self.upper(invocation, &scratch).map_err(at("opening the upper layer"))?;
+        let mut watch = LimitWatch {
+            limits: invocation.limits.clone(),
+            group,
+            root: jail.pid(),
+            scratch: Some(scratch),
+        };
+        let (input, stdout, stderr) = match (pipes.outside, terminal) {
+            (Some(outside), _) => {
+                let input =
+                    Input::pipe(&invocation.stdin, outside.stdin).map_err(at("making pipes"))?;
+                (input, Some(outside.stdout), Some(outside.stderr))
+            }
+            (None, Some(outer)) => {
+                let copy = outer.try_clone().map_err(at("sharing the terminal"))?;
+                let input =
+                    Input::terminal(&invocation.stdin, copy).map_err(at("sharing the terminal"))?;
+                (input, Some(outer), None)
+            }
+            (None, None) => {
+                return Err(at("sharing the terminal")(io::Error::from(io::ErrorKind::NotFound)));
+            }
+        };
+        let observed = supervise(Supervision {
+            jail,
+            input,
+            stdout,
+            stderr,
+            limits: &invocation.limits,
+            sink,
+            cancel,
+            watcher: &mut watch,
+            door: &mut NoDoor,
+        })?;
+        Ok(RunReport {
+            outcome: observed.outcome,
+            usage: Usage {
+                wall_us: u64::try_from(observed.wall.as_micros()).ok(),
+                cpu_us: Some(observed.ended.cpu_us),
+                peak_memory_bytes: watch
+                    .group
+                    .peak_memory_bytes()
+                    .or(Some(observed.ended.largest_process_bytes)),
+                stdout_bytes: Some(observed.stdout.seen()),
+                stderr_bytes: Some(observed.stderr.seen()),
+                ..Usage::default()
+            },
+            stdout: observed.stdout.digest(),
+            stderr: observed.stderr.digest(),
+            posture: self.posture_after(&Tried::Held),
+            upper,
+        })
+    }
+}
+
+impl Namespace {
+    fn spec(&self, job: Job<'_>, stdio: Stdio) -> Result<Spec, BoundaryError> {
+        let Job { exec, descriptors, invocation, lowered } = job;
+        let lowered = &lowered;
+        let limits = &invocation.limits;
+        let texts = at("describing the program");
+        let environment = lowered
+            .env
+            .iter()
+            .map(|variable| CString::new(format!("{}={}", variable.name, variable.value.reveal())));
+        let environment =
+            environment.collect::<Result<_, _>>().map_err(|error| texts(error.into()))?;
+        let overlay_mode =
+            (invocation.files.access == WorkspaceAccess::Overlay).then_some(lowered.workspace.mode);
+        Ok(Spec {
+            identity: self.identities.identity(),
+            hostname: c"sandbox".to_owned(),
+            scratch: Scratch { bytes: limits.disk_bytes, inodes: limits.inodes, overlay_mode },
+            entries: lowered.entries()?,
+            mounts: lowered.mounts(&self.identities)?,
+            listeners: lowered.listeners.clone(),
+            program: Program {
+                exec,
+                argv: lowered.argv.clone(),
+                env: environment,
+                cwd: c_path(&lowered.cwd).map_err(at("describing the program"))?,
+                stdio,
+                descriptors,
+            },
+            walls: Walls {
+                rlimits: rlimits(limits),
+                landlock: self.landlock_rules(lowered).map_err(at("describing the program"))?,
+                seccomp: self.filter.clone(),
+            },
+            deadline_ms: limits.wall_ms.map(|ms| ms.saturating_add(DEADLINE_GRACE_MS)),
+            watch_processes: limits.processes.is_some() && self.cgroups().kind_of("pids").is_none(),
+        })
+    }
+
+    fn landlock_rules(&self, lowered: &Lowered) -> io::Result<Option<LandlockRules>> {
+        let Some(abi) = self.landlock else { return Ok(None) };
+        let writable = lowered.layout.writable.iter().map(|path| c_path(path));
+        let writable = writable.collect::<io::Result<_>>()?;
+        Ok(Some(LandlockRules { abi, writable, devices: vec![c"/dev".to_owned()] }))
+    }
+}
+
+/// Returns the kernel's own limits, which hold for each process by itself.
+pub(crate) fn rlimits(limits: &Limits) -> Vec<Rlimit> {
+    let mut rlimits = vec![Rlimit { resource: Resource::Core, value: 0 }];
+    let mut add = |resource, value: Option<u64>| {
+        if let Some(value) = value {
+            rlimits.push(Rlimit { resource, value });
+        }
+    };
+    add(Resource::OpenFiles, limits.open_files);
+    add(Resource::FileSize, limits.file_bytes);
+    add(Resource::Cpu, limits.cpu_ms.map(|ms| ms.div_ceil(1000).max(1)));
+    add(Resource::Processes, limits.processes.map(|processes| processes.saturating_add(2)));
+    rlimits
+}
+
+struct Pipes {
+    inside: Stdio,
+    outside: Option<OutsidePipes>,
+}
+
+struct OutsidePipes {
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+}
+
+impl Pipes {
+    fn new(invocation: &Invocation) -> io::Result<Self> {
+        if let Some(size) = invocation.tty {
+            let inside = Stdio::Terminal { columns: size.columns, rows: size.rows };
+            return Ok(Self { inside, outside: None });
+        }
+        let (stdin, outside_stdin) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (outside_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (outside_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+        let outside =
+            OutsidePipes { stdin: outside_stdin, stdout: outside_stdout, stderr: outside_stderr };
+        Ok(Self { inside: Stdio::Pipes { stdin, stdout, stderr }, outside: Some(outside) })
+    }
+}
+
+fn at(step: &'static str) -> impl Fn(io::Error) -> BoundaryError {
+    move |cause| BoundaryError { step, cause }
+}
+
+fn boundary(error: LaunchError) -> BoundaryError {
+    BoundaryError { step: error.step.as_str(), cause: error.errno.into() }
+}
+
+fn probe_invocation() -> Invocation {
+    Invocation {
+        command: Command::Argv { program: "true".to_owned(), args: Vec::new() },
+        cwd: PathBuf::from("/"),
+        env: Vec::new(),
+        stdin: Stdin::Empty,
+        tty: None,
+        files: Files {
+            // Any small directory does; the overlay keeps it untouched.
+            workspace: PathBuf::from(PROBE_DIRECTORY),
+            access: WorkspaceAccess::Overlay,
+            read_roots: Vec::new(),
+            write_roots: Vec::new(),
+            masks: Vec::new(),
+        },
+        network: Network::Allow(Vec::new()),
+        limits: Limits { wall_ms: Some(5000), ..Limits::danger_unlimited() },
+    }
+}
+
+/// A sink nobody reads.
+struct Discard;
+
+impl Sink for Discard {
+    fn output(&self, _: Stream, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn network(&self, _: NetworkDecision) {}
+}
+
+struct NoDoor;
+
+impl Door for NoDoor {
+    fn listeners(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
+        Vec::new()
+    }
+    fn wake(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,371 @@
+//! Lowers an invocation to what the jail will apply, and tells it as readable JSON.
+
+use std::ffi::CString;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use warrant_jail::{Attributes, Entry, HostPath, Identity, Listener, ListenerKind, Mount, Source};
+
+use crate::namespace::identity::Identities;
+use crate::namespace::layout::{self, Layout, MountKind, Piece, PlannedMount, System, Wanted};
+use crate::namespace::masks::{self, Masks};
+use crate::namespace::resolve::Resolved;
+use crate::{
+    BoundaryError, Command, EnvValue, EnvVar, Invocation, Network, Refusal, Shell, WorkspaceAccess,
+};
+
+/// An invocation in terms of the jail.
+#[derive(Debug)]
+pub(crate) struct Lowered {
+    pub(crate) layout: Layout,
+    pub(crate) masks: Masks,
+    pub(crate) env: Vec<EnvVar>,
+    pub(crate) argv: Vec<CString>,
+    /// Where the program may be, in the order in which it is tried.
+    pub(crate) candidates: Vec<CString>,
+    pub(crate) cwd: PathBuf,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) workspace: Resolved,
+}
+
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const DEFAULT_HOME: &str = "/tmp";
+/// Where the explicit proxy listens inside.
+pub(crate) const PROXY_PORT: u16 = 3128;
+/// Ports on which connections that ignore the proxy are caught besides those of the rules.
+const TRANSPARENT_PORTS: [u16; 2] = [80, 443];
+/// Rules with more ports than this are refused rather than half caught.
+const MOST_TRANSPARENT_PORTS: usize = 40;
+
+/// Returns what the jail will apply for `invocation`.
+pub(crate) fn lower(
+    invocation: &Invocation,
+    identity: Identity,
+    system: System,
+) -> Result<Lowered, Refusal> {
+    let files = &invocation.files;
+    let workspace = resolve(&files.workspace, "workspace")?;
+    if !workspace.is_directory {
+        return Err(denied(format!("workspace {} is not a directory", workspace.path.display())));
+    }
+    let read_roots = resolve_all(&files.read_roots, "read root")?;
+    let write_roots = resolve_all(&files.write_roots, "write root")?;
+    let env = environment(invocation);
+    let home = variable(&env, "HOME").filter(|home| home.starts_with('/'));
+    let layout = layout::plan(&Wanted {
+        workspace: &workspace,
+        access: files.access,
+        read_roots: &read_roots,
+        write_roots: &write_roots,
+        home: Path::new(home.unwrap_or(DEFAULT_HOME)),
+        uid: identity.uid,
+        gid: identity.gid,
+        system,
+    });
+    let masks = masks::find(&workspace, &files.masks, files.access).map_err(|error| {
+        prepare_failed(format!("the workspace could not be searched for secrets: {error}"))
+    })?;
+    let cwd = inside_directory(&invocation.cwd, &layout)?;
+    let (argv, candidates) = program(&invocation.command, &env)?;
+    Ok(Lowered {
+        layout,
+        masks,
+        env,
+        argv,
+        candidates,
+        cwd,
+        listeners: listeners(&invocation.network)?,
+        workspace,
+    })
+}
+
+fn resolve(path: &Path, what: &str) -> Result<Resolved, Refusal> {
+    if !path.is_absolute() {
+        return Err(denied(format!("{what} {} is not an absolute path", path.display())));
+    }
+    let resolved = Resolved::new(path)
+        .map_err(|error| denied(format!("{what} {} cannot be opened: {error}", path.display())))?;
+    if layout::is_grantable(&resolved.path) {
+        Ok(resolved)
+    } else {
+        Err(denied(format!("{what} {} would replace a part of the boundary", path.display())))
+    }
+}
+
+fn resolve_all(paths: &[PathBuf], what: &str) -> Result<Vec<Resolved>, Refusal> {
+    paths.iter().map(|path| resolve(path, what)).collect()
+}
+
+/// Returns the working directory without links; it must exist inside.
+fn inside_directory(cwd: &Path, layout: &Layout) -> Result<PathBuf, Refusal> {
+    let is_shown = |path: &Path| {
+        layout.mounts.iter().any(|mount| path.starts_with(&mount.target))
+            || layout.entries.iter().any(|piece| {
+                matches!(piece, Piece::Directory { path: directory, .. } if directory == path)
+            })
+    };
+    let resolved = Resolved::new(cwd).ok().filter(|resolved| resolved.is_directory);
+    match resolved {
+        Some(resolved) if is_shown(&resolved.path) => Ok(resolved.path),
+        _ if cwd == Path::new("/") || cwd == Path::new("/tmp") => Ok(cwd.to_owned()),
+        _ => Err(denied(format!("working directory {} does not exist inside", cwd.display()))),
+    }
+}
+
+/// Returns the environment: the invocation's own, and what every program needs if it is missing.
+fn environment(invocation: &Invocation) -> Vec<EnvVar> {
+    let mut env = invocation.env.clone();
+    let mut add = |name: &str, value: &str| {
+        if variable(&env, name).is_none() {
+            let value = EnvValue::Plain(value.to_owned());
+            env.push(EnvVar { name: name.to_owned(), value });
+        }
+    };
+    add("PATH", DEFAULT_PATH);
+    add("HOME", DEFAULT_HOME);
+    if invocation.tty.is_some() {
+        add("TERM", "xterm-256color");
+    }
+    if invocation.network != Network::Allow(Vec::new()) {
+        let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
+        for name in
+            ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
+        {
+            add(name, &proxy);
+        }
+        for name in ["NO_PROXY", "no_proxy"] {
+            add(name, "localhost,127.0.0.1,::1");
+        }
+    }
+    env
+}
+
+fn variable<'a>(env: &'a [EnvVar], name: &str) -> Option<&'a str> {
+    env.iter().find(|variable| variable.name == name).map(|variable| variable.value.reveal())
+}
+
+fn program(command: &Command, env: &[EnvVar]) -> Result<(Vec<CString>, Vec<CString>), Refusal> {
+    let (name, argv) = match command {
+        Command::Argv { program, args } => {
+            (program.as_str(), std::iter::once(program).chain(args).map(String::as_str).collect())
+        }
+        Command::Shell { shell, script } => {
+            let name = match shell {
+                Shell::Sh => "sh",
+                Shell::Bash => "bash",
+            };
+            (name, vec![name, "-c", script.as_str()])
+        }
+    };
+    if name.is_empty() {
+        return Err(denied("the program's name is empty".to_owned()));
+    }
+    let argv = argv.into_iter().map(|text: &str| c_text(text)).collect::<Result<_, _>>()?;
+    if name.contains('/') {
+        return Ok((argv, vec![c_text(name)?]));
+    }
+    let path = variable(env, "PATH").unwrap_or(DEFAULT_PATH);
+    let directories = path.split(':').filter(|directory| !directory.is_empty());
+    let candidates = directories.map(|directory| c_text(&format!("{directory}/{name}")));
+    Ok((argv, candidates.collect::<Result<_, _>>()?))
+}
+
+fn c_text(text: &str) -> Result<CString, Refusal> {
+    CString::new(text).map_err(|_| denied("a NUL byte in the command or environment".to_owned()))
+}
+
+/// Returns the listeners opened inside: the explicit proxy, names, and the transparent ports.
+fn listeners(network: &Network) -> Result<Vec<Listener>, Refusal> {
+    let mut ports: Vec<u16> = TRANSPARENT_PORTS.to_vec();
+    match network {
+        Network::DangerEverything => {}
+        Network::Allow(rules) => {
+            let listed =
+                rules.iter().filter_map(|rule| rule.rsplit_once(':')?.1.parse::<u16>().ok());
+            ports.extend(listed);
+        }
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    ports.retain(|port| *port != PROXY_PORT && *port != 53 && *port != 0);
+    if ports.len() > MOST_TRANSPARENT_PORTS {
+        return Err(denied(format!("more than {MOST_TRANSPARENT_PORTS} ports in network rules")));
+    }
+    let at =
+        |kind, address: IpAddr, port| Listener { kind, address: SocketAddr::new(address, port) };
+    let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let any6 = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let mut listeners = vec![
+        at(ListenerKind::Tcp, IpAddr::V4(Ipv4Addr::LOCALHOST), PROXY_PORT),
+        at(ListenerKind::Udp, any, 53),
+        at(ListenerKind::Tcp, any, 53),
+    ];
+    listeners.extend(ports.iter().map(|port| at(ListenerKind::Tcp, any, *port)));
+    if has_ipv6() {
+        listeners.extend(ports.iter().map(|port| at(ListenerKind::Tcp, any6, *port)));
+    }
+    Ok(listeners)
+}
+
+fn has_ipv6() -> bool {
+    Path::new("/proc/net/if_inet6").exists()
+}
+
+impl Lowered {
+    /// Returns the plan as people and tests read it. Secrets are names only.
+    pub(crate) fn artifact(&self, invocation: &Invocation, identity: Identity) -> Value {
+        let mounts = self.layout.mounts.iter().chain(&self.masks.mounts);
+        let env = self.env.iter().map(|variable| match &variable.value {
+            EnvValue::Plain(value) => json!({ "name": variable.name, "value": value }),
+            EnvValue::Secret { name, .. } => json!({ "name": variable.name, "secret": name }),
+        });
+        let limits = serde_json::to_value(&invocation.limits).unwrap_or(Value::Null);
+        let network = match &invocation.network {
+            Network::Allow(rules) => json!({ "allow": rules }),
+            Network::DangerEverything => json!("everything"),
+        };
+        json!({
+            "provider": "namespace",
+            "identity": {
+                "uid": identity.uid, "gid": identity.gid,
+                "kernelUid": identity.kernel_uid, "kernelGid": identity.kernel_gid,
+            },
+            "command": {
+                "argv": self.argv.iter().map(|text| text.to_string_lossy()).collect::<Vec<_>>(),
+                "candidates":
+                    self.candidates.iter().map(|text| text.to_string_lossy()).collect::<Vec<_>>(),
+                "cwd": self.cwd,
+            },
+            "environment": env.collect::<Vec<_>>(),
+            "workspace": {
+                "path": self.workspace.path,
+                "access": match invocation.files.access {
+                    WorkspaceAccess::ReadOnly => "read-only",
+                    WorkspaceAccess::Overlay => "overlay",
+                    WorkspaceAccess::Direct => "direct",
+                },
+            },
+            "mounts": mounts.map(describe).collect::<Vec<_>>(),
+            "hiddenNames": self.masks.hidden_names(),
+            "writable": self.layout.writable,
+            "network": network,
+            "listeners":
+                self.listeners.iter().map(|listener| format!("{:?} {}", listener.kind, listener.address)).collect::<Vec<_>>(),
+            "limits": limits,
+        })
+    }
+
+    /// Returns what is created in the root.
+    pub(crate) fn entries(&self) -> Result<Vec<Entry>, BoundaryError> {
+        let entry = |piece: &Piece| -> io::Result<Entry> {
+            Ok(match piece {
+                Piece::Directory { path, mode } => {
+                    Entry::Directory { path: relative(path)?, mode: *mode }
+                }
+                Piece::Symlink { path, target } => {
+                    Entry::Symlink { path: relative(path)?, target: c_path(target)? }
+                }
+                Piece::File { path, content } => {
+                    Entry::File { path: relative(path)?, content: content.clone() }
+                }
+            })
+        };
+        let entries = self.layout.entries.iter().map(entry).collect::<io::Result<_>>();
+        entries.map_err(|cause| BoundaryError { step: "describing the root", cause })
+    }
+
+    /// Returns what is mounted; a privileged supervisor gives granted directories id-mapped.
+    pub(crate) fn mounts(&self, identities: &Identities) -> Result<Vec<Mount>, BoundaryError> {
+        let mounts = self.layout.mounts.iter().chain(&self.masks.mounts);
+        mounts
+            .map(|mount| {
+                let target = relative(&mount.target);
+                let source = source(mount, &self.masks, identities);
+                let attributes = attributes(&mount.kind);
+                Ok(Mount { target: target?, source: source?, attributes })
+            })
+            .collect::<io::Result<_>>()
+            .map_err(|cause| BoundaryError { step: "describing the mounts", cause })
+    }
+}
+
+fn source(mount: &PlannedMount, masks: &Masks, identities: &Identities) -> io::Result<Source> {
+    let target = &mount.target;
+    Ok(match &mount.kind {
+        MountKind::System | MountKind::Device => {
+            Source::Host(HostPath { path: c_path(target)?, identity: None })
+        }
+        MountKind::Library(file) => Source::Host(HostPath { path: c_path(file)?, identity: None }),
+        MountKind::Granted(resolved) => granted(resolved, identities, true)?,
+        MountKind::Writable(resolved) => granted(resolved, identities, false)?,
+        MountKind::Overlay(resolved) => Source::Overlay {
+            lower: Box::new(granted(resolved, identities, true)?),
+            hidden: masks.hidden()?,
+        },
+        MountKind::Private => Source::Skeleton(relative(target)?),
+        MountKind::Proc => Source::Proc,
+        MountKind::Terminals => Source::Terminals,
+        MountKind::VeiledFile => Source::VeiledFile,
+        MountKind::VeiledDirectory => Source::VeiledDirectory,
+    })
+}
+
+/// Returns a granted directory, as the program's own where we are privileged.
+///
+/// Where its filesystem cannot be id-mapped it can still be read as anyone may read it.
+fn granted(
+    resolved: &Resolved,
+    identities: &Identities,
+    may_stay_foreign: bool,
+) -> io::Result<Source> {
+    let host = HostPath { path: c_path(&resolved.path)?, identity: Some(resolved.identity) };
+    if !identities.is_privileged() {
+        return Ok(Source::Host(host));
+    }
+    match identities.mount_as_own(&host, resolved.owner) {
+        Ok(tree) => Ok(Source::Detached(tree)),
+        Err(error) if !may_stay_foreign => Err(error),
+        Err(_) => Ok(Source::Host(host)),
+    }
+}
+
+const fn attributes(kind: &MountKind) -> Attributes {
+    let (writable, executable, devices) = match kind {
+        MountKind::System | MountKind::Library(_) | MountKind::Granted(_) => (false, true, false),
+        MountKind::Writable(_) | MountKind::Overlay(_) | MountKind::Private => (true, true, false),
+        MountKind::Device | MountKind::Terminals => (true, false, true),
+        MountKind::Proc | MountKind::VeiledFile | MountKind::VeiledDirectory => {
+            (false, false, false)
+        }
+    };
+    Attributes { writable, executable, devices }
+}
+
+fn describe(mount: &PlannedMount) -> Value {
+    let attributes = attributes(&mount.kind);
+    json!({
+        "target": mount.target,
+        "kind": mount.kind.as_str(),
+        "writable": attributes.writable,
+        "executable": attributes.executable,
+    })
+}
+
+fn relative(path: &Path) -> io::Result<CString> {
+    c_path(path.strip_prefix("/").unwrap_or(path))
+}
+
+pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
+    use std::os::unix::ffi::OsStrExt;
+    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from)
+}
+
+pub(crate) fn denied(message: String) -> Refusal {
+    Refusal { code: "SANDBOX_DENIED", message }
+}
+
+pub(crate) fn prepare_failed(message: String) -> Refusal {
+    Refusal { code: "SANDBOX_PREPARE_FAILED", message }
+}

@@ -1,0 +1,234 @@
+//! Secrets in the workspace: found by descriptor at any depth, and veiled under every name.
+//!
+//! A secret is a file whose name or path matches a glob, every hard link to the same inode
+//! anywhere in the workspace, and what a matching symbolic link points to inside it. A search
+//! that cannot see everything fails; it never stops silently at a depth.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat,
+};
+use warrant_jail::Hidden;
+
+use crate::WorkspaceAccess;
+use crate::namespace::glob::Glob;
+use crate::namespace::layout::{MountKind, PlannedMount};
+use crate::namespace::lower::c_path;
+use crate::namespace::resolve::Resolved;
+
+/// What is veiled and hidden.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Masks {
+    /// Veils over what exists.
+    pub(crate) mounts: Vec<PlannedMount>,
+    hidden_directories: Vec<(PathBuf, u32)>,
+    hidden_names: Vec<PathBuf>,
+}
+
+/// Directories in which names are hidden that do not exist yet; the shallowest come first.
+const MOST_HIDING_DIRECTORIES: usize = 1000;
+/// Deeper trees are refused: their paths could not be mounted on.
+const DEEPEST: usize = 200;
+
+impl Masks {
+    /// Returns the paths, from the workspace's root, that stay invisible if they appear later.
+    pub(crate) fn hidden_names(&self) -> &[PathBuf] {
+        &self.hidden_names
+    }
+
+    /// Returns the same for the jail, parents first.
+    pub(crate) fn hidden(&self) -> io::Result<Vec<Hidden>> {
+        let directories =
+            self.hidden_directories.iter().filter(|(path, _)| !path.as_os_str().is_empty());
+        let directories = directories
+            .map(|(path, mode)| Ok(Hidden::Directory { path: c_path(path)?, mode: *mode }));
+        let names = self.hidden_names.iter().map(|path| Ok(Hidden::Name(c_path(path)?)));
+        directories.chain(names).collect()
+    }
+}
+
+/// Searches the workspace.
+///
+/// # Errors
+/// The system's error when a part of the workspace could not be looked at.
+pub(crate) fn find(
+    workspace: &Resolved,
+    patterns: &[String],
+    access: WorkspaceAccess,
+) -> io::Result<Masks> {
+    if patterns.is_empty() {
+        return Ok(Masks::default());
+    }
+    let globs: Vec<Glob> = patterns.iter().map(|pattern| Glob::new(pattern)).collect();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = openat(CWD, &workspace.path, flags, Mode::empty())?;
+    let stat = fstat(&root)?;
+    if (stat.st_dev, stat.st_ino) != workspace.identity {
+        return Err(io::Error::other("the workspace was replaced meanwhile"));
+    }
+    let mut search = Search {
+        globs,
+        root,
+        veils: BTreeMap::new(),
+        aliased: HashSet::new(),
+        directories: Vec::new(),
+    };
+    search.walk(Search::look)?;
+    if !search.aliased.is_empty() {
+        search.walk(Search::look_for_alias)?;
+    }
+    Ok(search.finish(&workspace.path, access))
+}
+
+struct Search {
+    globs: Vec<Glob>,
+    root: OwnedFd,
+    /// Paths below the workspace and whether each is a directory.
+    veils: BTreeMap<PathBuf, bool>,
+    /// Inodes of secrets that have further names.
+    aliased: HashSet<(u64, u64)>,
+    /// Directories seen, breadth first, with their permissions.
+    directories: Vec<(PathBuf, u32)>,
+}
+
+/// One entry of a directory.
+struct Found<'a> {
+    directory: &'a OwnedFd,
+    name: &'a OsStr,
+    path: PathBuf,
+    kind: FileType,
+    inode: u64,
+}
+
+impl Search {
+    /// Walks the workspace breadth first and shows every entry to `look`, which says whether to
+    /// go into it.
+    fn walk(&mut self, look: fn(&mut Self, &Found<'_>) -> io::Result<bool>) -> io::Result<()> {
+        self.directories.clear();
+        let mut waiting = VecDeque::from([PathBuf::new()]);
+        while let Some(path) = waiting.pop_front() {
+            if path.components().count() > DEEPEST {
+                return Err(io::Error::other("directories are nested too deeply"));
+            }
+            let directory = self.open(&path)?;
+            let mode = fstat(&directory)?.st_mode & 0o1777;
+            for entry in Dir::read_from(&directory)? {
+                let entry = entry?;
+                let name = OsStr::from_bytes(entry.file_name().to_bytes());
+                if name == "." || name == ".." {
+                    continue;
+                }
+                let mut found = Found {
+                    directory: &directory,
+                    name,
+                    path: path.join(name),
+                    kind: entry.file_type(),
+                    inode: entry.ino(),
+                };
+                if found.kind == FileType::Unknown {
+                    let stat = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                    found.kind = FileType::from_raw_mode(stat.st_mode);
+                }
+                if look(self, &found)? && found.kind == FileType::Directory {
+                    waiting.push_back(found.path);
+                }
+            }
+            self.directories.push((path, mode));
+        }
+        Ok(())
+    }
+
+    fn open(&self, path: &Path) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        Ok(openat2(&self.root, path, flags, Mode::empty(), resolve)?)
+    }
+
+    fn look(&mut self, found: &Found<'_>) -> io::Result<bool> {
+        let text = found.path.to_string_lossy();
+        if !self.globs.iter().any(|glob| glob.matches(&text)) {
+            return Ok(true);
+        }
+        match found.kind {
+            FileType::Directory => {
+                self.veils.insert(found.path.clone(), true);
+            }
+            FileType::Symlink => self.veil_target(&found.path)?,
+            _ => {
+                let stat = statat(found.directory, found.name, AtFlags::SYMLINK_NOFOLLOW)?;
+                if stat.st_nlink > 1 {
+                    self.aliased.insert((stat.st_dev, stat.st_ino));
+                }
+                self.veils.insert(found.path.clone(), false);
+            }
+        }
+        Ok(false)
+    }
+
+    fn look_for_alias(&mut self, found: &Found<'_>) -> io::Result<bool> {
+        let is_candidate = found.kind != FileType::Directory
+            && self.aliased.iter().any(|(_, inode)| *inode == found.inode);
+        if is_candidate {
+            let stat = statat(found.directory, found.name, AtFlags::SYMLINK_NOFOLLOW)?;
+            if self.aliased.contains(&(stat.st_dev, stat.st_ino)) {
+                self.veils.insert(found.path.clone(), false);
+            }
+        }
+        Ok(!self.veils.get(&found.path).is_some_and(|is_directory| *is_directory))
+    }
+
+    /// Veils what a matching link points to, if that is in the workspace.
+    fn veil_target(&mut self, link: &Path) -> io::Result<()> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let Ok(target) = openat2(&self.root, link, flags, Mode::empty(), resolve) else {
+            // It leads out of the workspace or nowhere; neither exists inside.
+            return Ok(());
+        };
+        let stat = fstat(&target)?;
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", target.as_raw_fd()))?;
+        let root = std::fs::read_link(format!("/proc/self/fd/{}", self.root.as_raw_fd()))?;
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if let Ok(below) = path.strip_prefix(&root)
+            && !below.as_os_str().is_empty()
+        {
+            if !is_directory && stat.st_nlink > 1 {
+                self.aliased.insert((stat.st_dev, stat.st_ino));
+            }
+            self.veils.insert(below.to_owned(), is_directory);
+        }
+        Ok(())
+    }
+
+    fn finish(self, workspace: &Path, access: WorkspaceAccess) -> Masks {
+        let mut mounts: Vec<PlannedMount> = Vec::new();
+        for (path, is_directory) in &self.veils {
+            let target = workspace.join(path);
+            if mounts.last().is_some_and(|mount| target.starts_with(&mount.target)) {
+                continue;
+            }
+            let kind =
+                if *is_directory { MountKind::VeiledDirectory } else { MountKind::VeiledFile };
+            mounts.push(PlannedMount { target, kind });
+        }
+        let mut masks = Masks { mounts, ..Masks::default() };
+        let literals: Vec<String> = self.globs.iter().filter_map(Glob::literal_name).collect();
+        if access == WorkspaceAccess::Overlay && !literals.is_empty() {
+            let directories = self.directories.into_iter().take(MOST_HIDING_DIRECTORIES);
+            for (directory, mode) in directories {
+                let names = literals.iter().map(|name| directory.join(name));
+                let absent = names.filter(|path| workspace.join(path).symlink_metadata().is_err());
+                masks.hidden_names.extend(absent);
+                masks.hidden_directories.push((directory, mode));
+            }
+        }
+        masks
+    }
+}

@@ -1,0 +1,362 @@
+//! The supervisor's loop: streams in and out, limits, cancellation, and the end of a jail.
+//!
+//! One thread, one `poll`. Output goes to the sink as it comes; a slow sink lets the pipe fill,
+//! which slows the program. Nothing is buffered beyond one read.
+//!
+//! ```text
+//! Running ── program ended, could not be executed ─► Draining ── streams at their end ─► gone
+//!    └────── limit, cancel, sink closed: kill ───────────┘
+//! ```
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use warrant_jail::{Ended, Event, Jail};
+use warrant_protocol::{LimitKind, Limits, Outcome};
+
+use crate::streams::{Input, Output};
+use crate::{BoundaryError, Cancel, Sink, Stream, StreamDigest};
+
+/// Something that looks at the run from time to time and says when a limit struck.
+pub(crate) trait Watcher {
+    /// Returns how soon it wants to look again, if at all.
+    fn interval(&self) -> Option<Duration>;
+    /// Looks, and returns the limit that struck.
+    fn look(&mut self) -> Option<LimitKind>;
+    /// Returns descriptors whose priority events ask for a look.
+    fn alarms(&self) -> Vec<BorrowedFd<'_>>;
+}
+
+/// The network's part in a run: sleeps until someone inside connects.
+pub(crate) trait Door {
+    /// Returns what to wait for; empty once it is awake.
+    fn listeners(&self) -> Vec<BorrowedFd<'_>>;
+    /// Someone connected.
+    ///
+    /// # Errors
+    /// When the proxy cannot be started; the run cannot go on.
+    fn wake(&mut self) -> io::Result<()>;
+}
+
+/// Everything the loop needs.
+pub(crate) struct Supervision<'a> {
+    pub(crate) jail: Jail,
+    pub(crate) input: Input,
+    pub(crate) stdout: Option<OwnedFd>,
+    pub(crate) stderr: Option<OwnedFd>,
+    pub(crate) limits: &'a Limits,
+    pub(crate) sink: &'a dyn Sink,
+    pub(crate) cancel: &'a Cancel,
+    pub(crate) watcher: &'a mut dyn Watcher,
+    pub(crate) door: &'a mut dyn Door,
+}
+
+/// What the loop saw.
+#[derive(Debug)]
+pub(crate) struct Observed {
+    pub(crate) outcome: Outcome,
+    pub(crate) stdout: Output,
+    pub(crate) stderr: Output,
+    pub(crate) wall: Duration,
+    pub(crate) ended: Ended,
+}
+
+/// What a poll was about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Token {
+    Control,
+    Cancel,
+    Output(Stream),
+    Source,
+    Sink,
+    Alarm,
+    Door,
+}
+
+/// Watches the jail to the end of its whole tree.
+///
+/// # Errors
+/// When the boundary broke while the program ran; then everyone in it is gone too.
+pub(crate) fn supervise(supervision: Supervision<'_>) -> Result<Observed, BoundaryError> {
+    let started = Instant::now();
+    let deadline = supervision.limits.wall_ms.map(|ms| started + Duration::from_millis(ms));
+    let state = State {
+        outcome: None,
+        is_over: false,
+        output_left: supervision.limits.output_bytes,
+        stdout: Output::default(),
+        stderr: Output::default(),
+        next_look: None,
+        buffer: vec![0; 64 * 1024],
+    };
+    let mut run = Run { supervision, state, deadline };
+    run.watch().map_err(|cause| BoundaryError { step: "watching the program", cause })?;
+    let Run { supervision, state, .. } = run;
+    let ended = supervision.jail.wait();
+    let wall = started.elapsed();
+    match state.outcome {
+        Some(Ok(outcome)) => {
+            Ok(Observed { outcome, stdout: state.stdout, stderr: state.stderr, wall, ended })
+        }
+        Some(Err(error)) => Err(error),
+        None => Err(BoundaryError {
+            step: "watching the program",
+            cause: io::Error::from(io::ErrorKind::UnexpectedEof),
+        }),
+    }
+}
+
+struct Run<'a> {
+    supervision: Supervision<'a>,
+    state: State,
+    deadline: Option<Instant>,
+}
+
+struct State {
+    /// The first cause of the end; later ones do not change it.
+    outcome: Option<Result<Outcome, BoundaryError>>,
+    /// Whether pid 1 has nothing more to say.
+    is_over: bool,
+    output_left: Option<u64>,
+    stdout: Output,
+    stderr: Output,
+    next_look: Option<Instant>,
+    buffer: Vec<u8>,
+}
+
+impl Run<'_> {
+    fn watch(&mut self) -> io::Result<()> {
+        self.schedule_look();
+        loop {
+            let streams_open =
+                self.supervision.stdout.is_some() || self.supervision.stderr.is_some();
+            if self.state.is_over && !streams_open {
+                return Ok(());
+            }
+            for token in self.wait()? {
+                self.serve(token)?;
+            }
+            self.check_clock();
+        }
+    }
+
+    /// Waits for the next thing to do.
+    fn wait(&self) -> io::Result<Vec<Token>> {
+        let supervision = &self.supervision;
+        let mut tokens = Vec::with_capacity(8);
+        let mut fds = Vec::with_capacity(8);
+        let mut add = |token, fd, flags| {
+            tokens.push(token);
+            fds.push(PollFd::from_borrowed_fd(fd, flags));
+        };
+        let is_running = self.state.outcome.is_none();
+        if !self.state.is_over {
+            add(Token::Control, supervision.jail.control(), PollFlags::IN);
+        }
+        if let Some(fd) = &supervision.stdout {
+            add(Token::Output(Stream::Stdout), fd.as_fd(), PollFlags::IN);
+        }
+        if let Some(fd) = &supervision.stderr {
+            add(Token::Output(Stream::Stderr), fd.as_fd(), PollFlags::IN);
+        }
+        let alarms = supervision.watcher.alarms();
+        let listeners = supervision.door.listeners();
+        if is_running {
+            add(Token::Cancel, supervision.cancel.as_fd(), PollFlags::IN);
+            if let Some(fd) = supervision.input.wants_source() {
+                add(Token::Source, fd, PollFlags::IN);
+            }
+            if let Some(fd) = supervision.input.wants_sink() {
+                add(Token::Sink, fd, PollFlags::OUT);
+            }
+            for fd in &alarms {
+                add(Token::Alarm, *fd, PollFlags::PRI);
+            }
+            for fd in &listeners {
+                add(Token::Door, *fd, PollFlags::IN);
+            }
+        }
+        let timeout = self.next_wake().map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        }
+        let ready = tokens.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty());
+        Ok(ready.map(|(token, _)| token).collect())
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        if self.state.outcome.is_some() {
+            return None;
+        }
+        [self.deadline, self.state.next_look].into_iter().flatten().min()
+    }
+
+    fn serve(&mut self, token: Token) -> io::Result<()> {
+        match token {
+            Token::Control => self.hear(),
+            Token::Cancel => self.stop(Outcome::Cancelled),
+            Token::Output(stream) => self.read(stream),
+            Token::Source => self.supervision.input.fill(),
+            Token::Sink => self.supervision.input.drain(),
+            Token::Alarm => self.look(),
+            Token::Door => return self.supervision.door.wake(),
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self) {
+        let event = self.supervision.jail.event();
+        match event {
+            Ok(Event::Ended(status)) => {
+                // What a limit did to the program is told by the limit, not by the signal.
+                self.look();
+                self.settle(Ok(ended_outcome(status, self.supervision.limits)));
+                self.state.is_over = true;
+            }
+            Ok(Event::NotExecuted(errno)) => {
+                let code = if errno.0 == Errno::NOENT.raw_os_error() { 127 } else { 126 };
+                self.settle(Ok(Outcome::Exited { code }));
+                self.state.is_over = true;
+            }
+            Ok(Event::Overdue) => self.settle(Ok(Outcome::Limited { limit: LimitKind::Wall })),
+            Ok(Event::Crowded) => {
+                self.settle(Ok(Outcome::Limited { limit: LimitKind::Processes }));
+            }
+            Ok(Event::Gone) => {
+                // Pid 1 itself can be the one that is killed when memory runs out.
+                self.look();
+                self.state.is_over = true;
+            }
+            Ok(Event::Failed(error)) | Err(error) => {
+                let cause = io::Error::from(error.errno);
+                self.settle(Err(BoundaryError { step: error.step.as_str(), cause }));
+                self.supervision.jail.kill();
+            }
+        }
+    }
+
+    fn read(&mut self, stream: Stream) {
+        let source = match stream {
+            Stream::Stdout => &self.supervision.stdout,
+            Stream::Stderr => &self.supervision.stderr,
+        };
+        let Some(fd) = source else { return };
+        let count = match rustix::io::read(fd, &mut self.state.buffer) {
+            Ok(count) => count,
+            Err(Errno::INTR | Errno::AGAIN) => return,
+            // A terminal whose other side is gone answers with an error instead of an end.
+            Err(_) => 0,
+        };
+        if count == 0 {
+            self.close(stream);
+            return;
+        }
+        let kept = self
+            .state
+            .output_left
+            .map_or(count, |left| usize::try_from(left).map_or(count, |left| left.min(count)));
+        if let Some(left) = &mut self.state.output_left {
+            *left -= kept as u64;
+        }
+        let bytes = self.state.buffer.get(..kept).unwrap_or_default();
+        let output = match stream {
+            Stream::Stdout => &mut self.state.stdout,
+            Stream::Stderr => &mut self.state.stderr,
+        };
+        output.take(bytes, count);
+        let sent =
+            if bytes.is_empty() { Ok(()) } else { self.supervision.sink.output(stream, bytes) };
+        if sent.is_err() {
+            self.stop(Outcome::Cancelled);
+            self.close_streams();
+        } else if kept < count {
+            self.stop(Outcome::Limited { limit: LimitKind::Output });
+            self.close_streams();
+        }
+    }
+
+    fn close(&mut self, stream: Stream) {
+        match stream {
+            Stream::Stdout => self.supervision.stdout = None,
+            Stream::Stderr => self.supervision.stderr = None,
+        }
+    }
+
+    fn close_streams(&mut self) {
+        self.supervision.stdout = None;
+        self.supervision.stderr = None;
+    }
+
+    fn check_clock(&mut self) {
+        let now = Instant::now();
+        if self.state.outcome.is_some() {
+            return;
+        }
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            self.stop(Outcome::Limited { limit: LimitKind::Wall });
+        } else if self.state.next_look.is_some_and(|at| now >= at) {
+            self.look();
+            self.supervision.input.follow_terminal_size();
+            self.schedule_look();
+        }
+    }
+
+    fn schedule_look(&mut self) {
+        let intervals = [self.supervision.watcher.interval(), self.supervision.input.interval()];
+        let soonest = intervals.into_iter().flatten().min();
+        self.state.next_look = soonest.map(|interval| Instant::now() + interval);
+    }
+
+    fn look(&mut self) {
+        if let Some(limit) = self.supervision.watcher.look() {
+            self.stop(Outcome::Limited { limit });
+        }
+    }
+
+    /// Ends the program because of `outcome`, unless it has ended for another reason.
+    fn stop(&mut self, outcome: Outcome) {
+        self.settle(Ok(outcome));
+        self.supervision.jail.kill();
+    }
+
+    fn settle(&mut self, outcome: Result<Outcome, BoundaryError>) {
+        self.state.outcome.get_or_insert(outcome);
+    }
+}
+
+/// Returns the outcome a wait status stands for.
+///
+/// A program ended by `SIGXFSZ`, or a shell that reports such a child, has met the limit on the
+/// size of a file; `SIGXCPU` likewise.
+fn ended_outcome(status: i32, limits: &Limits) -> Outcome {
+    const SIGXCPU: i32 = 24;
+    const SIGXFSZ: i32 = 25;
+    let signal = status & 0x7f;
+    let code = status >> 8 & 0xff;
+    let met = |number: i32| signal == number || signal == 0 && code == 128 + number;
+    if limits.file_bytes.is_some() && met(SIGXFSZ) {
+        return Outcome::Limited { limit: LimitKind::FileSize };
+    }
+    if limits.cpu_ms.is_some() && met(SIGXCPU) {
+        return Outcome::Limited { limit: LimitKind::Cpu };
+    }
+    let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
+    if signal == 0 {
+        Outcome::Exited { code: byte(code) }
+    } else {
+        Outcome::Signaled { signal: byte(signal) }
+    }
+}
+
+impl Output {
+    /// Returns what passed.
+    pub(crate) fn digest(&self) -> StreamDigest {
+        self.finish()
+    }
+}

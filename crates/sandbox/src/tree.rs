@@ -1,0 +1,98 @@
+//! A process tree seen from outside, for limits the kernel does not keep by itself here.
+//!
+//! The tree hangs from one process; orphans are reparented to it (it is pid 1 of a namespace or a
+//! subreaper), so walking children from there finds everyone.
+
+use std::fs;
+
+/// What the processes of a tree use together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct TreeUsage {
+    /// CPU time of the living and of those they have waited for, in milliseconds.
+    pub(crate) cpu_ms: u64,
+    /// Memory that belongs to single processes, and shared memory as each maps it.
+    pub(crate) memory_bytes: u64,
+    /// Most descriptors open in one process.
+    pub(crate) most_open_files: u64,
+}
+
+/// More processes than this are not walked in one look.
+const MOST_PROCESSES: usize = 4096;
+/// Ticks of the kernel's clock in `/proc` are a hundredth of a second on every Linux we run on.
+const MS_PER_TICK: u64 = 10;
+
+/// Returns the processes below `root`, without itself.
+pub(crate) fn descendants(root: i32) -> Vec<i32> {
+    let mut found = children(root);
+    let mut next = 0;
+    while let Some(pid) = found.get(next).copied() {
+        if found.len() > MOST_PROCESSES {
+            break;
+        }
+        found.extend(children(pid));
+        next += 1;
+    }
+    found
+}
+
+fn children(pid: i32) -> Vec<i32> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let lists = threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Returns what everyone below `root` uses.
+pub(crate) fn usage(root: i32) -> TreeUsage {
+    let mut total = reaped_cpu(root);
+    for pid in descendants(root) {
+        total.cpu_ms += cpu_ms(pid, 11..15);
+        total.memory_bytes += memory_bytes(pid);
+        let open = fs::metadata(format!("/proc/{pid}/fd")).map_or(0, |fd| fd.len());
+        total.most_open_files = total.most_open_files.max(open);
+    }
+    total
+}
+
+/// The root itself is ours; only what it waited for belongs to the program.
+fn reaped_cpu(root: i32) -> TreeUsage {
+    TreeUsage { cpu_ms: cpu_ms(root, 13..15), ..TreeUsage::default() }
+}
+
+/// Sums fields of `/proc/<pid>/stat`, counted from the one after the name.
+fn cpu_ms(pid: i32, fields: std::ops::Range<usize>) -> u64 {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return 0 };
+    // The name may contain anything, a parenthesis included; what follows the last one is ours.
+    let Some((_, rest)) = stat.rsplit_once(')') else { return 0 };
+    let values = rest.split_whitespace().skip(fields.start).take(fields.len());
+    values.filter_map(|value| value.parse::<u64>().ok()).sum::<u64>() * MS_PER_TICK
+}
+
+fn memory_bytes(pid: i32) -> u64 {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return 0 };
+    let of = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    (of("RssAnon:").unwrap_or(0) + of("RssShmem:").unwrap_or(0)) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_found_and_measured() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let me = std::process::id() as i32;
+        assert!(descendants(me).contains(&(child.id() as i32)));
+        assert!(usage(me).memory_bytes > 0);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

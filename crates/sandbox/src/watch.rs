@@ -1,0 +1,95 @@
+//! Limits that someone must look at, and when each counts as struck.
+//!
+//! | limit | kept by | struck when |
+//! |---|---|---|
+//! | cpu | cgroup accounting, else the process tree and `RLIMIT_CPU` | more was used |
+//! | memory | cgroup, else the process tree and `RLIMIT_DATA` | someone was killed for it, or more is used |
+//! | processes | cgroup, else `RLIMIT_NPROC` of the jail's own user | a new process was refused |
+//! | open files | `RLIMIT_NOFILE` | a process is seen with every descriptor in use |
+//! | file size | `RLIMIT_FSIZE` | the program ended by `SIGXFSZ` |
+//! | disk, inodes | size of the scratch filesystem | nothing is free on it |
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::fstatvfs;
+use warrant_protocol::{LimitKind, Limits};
+
+use crate::cgroup::Group;
+use crate::supervise::Watcher;
+use crate::tree;
+
+/// Looks at one run.
+#[derive(Debug)]
+pub(crate) struct LimitWatch {
+    pub(crate) limits: Limits,
+    pub(crate) group: Group,
+    /// Pid 1 of the tree.
+    pub(crate) root: i32,
+    /// The filesystem whose fullness is a limit.
+    pub(crate) scratch: Option<OwnedFd>,
+}
+
+const INTERVAL: Duration = Duration::from_millis(40);
+
+impl LimitWatch {
+    fn tree_struck(&self) -> Option<LimitKind> {
+        let needs = |kind| self.limits.of(kind).filter(|_| self.group.kind_of(kind).is_none());
+        let cpu = needs(LimitKind::Cpu);
+        let memory = needs(LimitKind::Memory);
+        let open = self.limits.open_files;
+        if cpu.is_none() && memory.is_none() && open.is_none() {
+            return None;
+        }
+        let usage = tree::usage(self.root);
+        if cpu.is_some_and(|limit| usage.cpu_ms > limit) {
+            return Some(LimitKind::Cpu);
+        }
+        if memory.is_some_and(|limit| usage.memory_bytes > limit) {
+            return Some(LimitKind::Memory);
+        }
+        open.is_some_and(|limit| usage.most_open_files >= limit).then_some(LimitKind::OpenFiles)
+    }
+
+    fn scratch_struck(&self) -> Option<LimitKind> {
+        if self.limits.disk_bytes.is_none() && self.limits.inodes.is_none() {
+            return None;
+        }
+        let free = fstatvfs(self.scratch.as_ref()?).ok()?;
+        if self.limits.disk_bytes.is_some() && free.f_bfree == 0 {
+            return Some(LimitKind::Disk);
+        }
+        (self.limits.inodes.is_some() && free.f_ffree == 0).then_some(LimitKind::Inodes)
+    }
+}
+
+impl Watcher for LimitWatch {
+    fn interval(&self) -> Option<Duration> {
+        use LimitKind::{Cpu, Disk, Inodes, Memory, OpenFiles};
+        let looks = [Cpu, Memory, OpenFiles, Disk, Inodes];
+        let nearest = self.limits.cpu_ms.map(|ms| Duration::from_millis((ms / 8).max(5)));
+        looks
+            .into_iter()
+            .any(|kind| self.limits.of(kind).is_some())
+            .then(|| nearest.map_or(INTERVAL, |nearest| nearest.min(INTERVAL)))
+    }
+
+    fn look(&mut self) -> Option<LimitKind> {
+        self.group.hush();
+        if self.group.memory_struck() {
+            return Some(LimitKind::Memory);
+        }
+        if self.group.processes_struck() {
+            return Some(LimitKind::Processes);
+        }
+        let cpu_limit = self.limits.cpu_ms.unwrap_or(u64::MAX);
+        if self.group.cpu_ms().is_some_and(|used| used > cpu_limit) {
+            return Some(LimitKind::Cpu);
+        }
+        self.scratch_struck().or_else(|| self.tree_struck())
+    }
+
+    fn alarms(&self) -> Vec<BorrowedFd<'_>> {
+        self.group.alarms().collect()
+    }
+}
