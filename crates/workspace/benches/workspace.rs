@@ -1,0 +1,3 @@
+//! Measures the workspace room.
+
+fn main() {}

@@ -1,0 +1,395 @@
+//! Finds what a session changed, by descriptor, and makes one diff of it.
+//!
+//! The session cannot influence how it is read: nothing of its `.git` is opened, what is compared
+//! with lies outside its reach, no path is followed through a link, and everything is bounded.
+
+use std::collections::HashSet;
+use std::io::{self, Read};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Mutex;
+
+use rustix::fs::FileType;
+use sha1::Digest as _;
+use thiserror::Error;
+
+use crate::blob::{BUFFER_BYTES, StoredBlob, read_some};
+use crate::change::{Collected, Unread, WhyUnread};
+use crate::materialize::{BaseFile, Checkout, Written};
+use crate::object::{FileMode, ObjectKind, Oid, object_hash, object_name};
+use crate::overlay::{self, OverlayError, Scanned};
+use crate::patch::{LARGE_BYTES, Patcher, Version};
+use crate::progress::{Phase, Progress, Step};
+use crate::root::{Facts, Node, Root, node_at, open_regular};
+use crate::walk::{Folder, GitNames, child_of, walk};
+use crate::{GitError, LimitExceeded, PackError, TreeLimits, TreePath, WalkError};
+
+/// How to collect.
+#[derive(Clone, Copy)]
+pub struct CollectOptions<'a> {
+    /// A directory of ours for scratch files, which the session never saw.
+    pub scratch: &'a Path,
+    /// Bounds on what is read.
+    pub limits: TreeLimits,
+    /// Told how far it is.
+    pub progress: Progress<'a>,
+}
+
+/// Why nothing was collected.
+#[derive(Debug, Error)]
+pub enum CollectError {
+    /// The tree could not be walked.
+    #[error(transparent)]
+    Walk(#[from] WalkError),
+    /// The overlay could not be read.
+    #[error(transparent)]
+    Overlay(#[from] OverlayError),
+    /// The base could not be read back.
+    #[error(transparent)]
+    Base(#[from] PackError),
+    /// The diff could not be made.
+    #[error(transparent)]
+    Git(#[from] GitError),
+    /// A scratch file failed.
+    #[error("the scratch directory failed")]
+    Scratch(#[source] io::Error),
+}
+
+impl From<LimitExceeded> for CollectError {
+    fn from(limit: LimitExceeded) -> Self {
+        Self::Walk(WalkError::Limit(limit))
+    }
+}
+
+/// Collects what changed in a checkout since its base commit.
+///
+/// As on the wire, changes that came in with the dirty diff and untracked files are part of it.
+/// Empty directories are not, because a git diff has no word for them.
+///
+/// # Errors
+/// [`CollectError`] when a bound is passed or something cannot be read.
+pub fn collect(
+    checkout: &Checkout,
+    options: &CollectOptions<'_>,
+) -> Result<Collected, CollectError> {
+    let walked = walk(&checkout.root, None, &options.limits, GitNames::Leave)?;
+    let stamps = Stamps::of(checkout);
+    let found = compare(checkout, &walked.folders, &stamps, options)?;
+    let mut keeper = Keeper::create(options)?;
+    let mut unread: Vec<Unread> = walked
+        .git_names
+        .into_iter()
+        .filter(|path| path.as_bytes() != b".git")
+        .map(|path| Unread { path, why: WhyUnread::GitName })
+        .collect();
+    let mut seen: HashSet<TreePath> = HashSet::with_capacity(checkout.base.len());
+    for Found { path, state } in found {
+        match state {
+            State::Same => {}
+            State::Unread(why) => unread.push(Unread { path: path.clone(), why }),
+            State::Different => {
+                let new = keeper.keep(&checkout.root, &path)?;
+                let old = old_version(checkout, &keeper.patcher, &path)?;
+                keeper.patcher.add(path.clone(), old, Some(new));
+            }
+        }
+        seen.insert(path);
+    }
+    let gone = checkout
+        .base
+        .iter()
+        .filter(|(path, file)| file.mode != FileMode::Submodule && !seen.contains(*path));
+    for (path, _) in gone {
+        let old = old_version(checkout, &keeper.patcher, path)?;
+        keeper.patcher.add(path.clone(), old, None);
+    }
+    finish(keeper.patcher, unread, options)
+}
+
+/// Collects what an overlay's upper directory changes in the directory below it.
+///
+/// `upper` is in the kernel's overlayfs format. Both are read by descriptor; neither is changed.
+///
+/// # Errors
+/// [`CollectError`] when a bound is passed or something cannot be read.
+pub fn collect_overlay(
+    lower: BorrowedFd<'_>,
+    upper: BorrowedFd<'_>,
+    options: &CollectOptions<'_>,
+) -> Result<Collected, CollectError> {
+    let lower = Root::duplicate(lower).map_err(CollectError::Scratch)?;
+    let upper = Root::duplicate(upper).map_err(CollectError::Scratch)?;
+    let scanned = overlay::scan(&lower, &upper, &options.limits, GitNames::Leave)?;
+    let mut unread: Vec<Unread> = scanned
+        .git_names
+        .into_iter()
+        .map(|path| Unread { path, why: WhyUnread::GitName })
+        .collect();
+    let mut keeper = Keeper::create(options)?;
+    let total = Some(scanned.rows.len() as u64);
+    for (done, Scanned { path, before, after }) in scanned.rows.into_iter().enumerate() {
+        let old = keeper.version(&lower, &path, before)?;
+        let new = keeper.version(&upper, &path, after)?;
+        match (old, new) {
+            (_, Err(why)) => unread.push(Unread { path, why }),
+            // What was not readable before is told as if it had not been there.
+            (old, Ok(new)) => keeper.patcher.add(path, old.ok().flatten(), new),
+        }
+        (options.progress)(Step { phase: Phase::Comparing, done: done as u64, total });
+    }
+    finish(keeper.patcher, unread, options)
+}
+
+fn finish(
+    patcher: Patcher,
+    mut unread: Vec<Unread>,
+    options: &CollectOptions<'_>,
+) -> Result<Collected, CollectError> {
+    unread.sort_by(|a, b| a.path.cmp(&b.path));
+    let (changes, diff) = patcher.finish(options.scratch)?;
+    Ok(Collected { changes, unread, diff })
+}
+
+/// One path of the checkout, compared.
+struct Found {
+    path: TreePath,
+    state: State,
+}
+
+enum State {
+    Same,
+    Different,
+    Unread(WhyUnread),
+}
+
+/// Compares every file with the base, on all processors.
+fn compare(
+    checkout: &Checkout,
+    folders: &[Folder],
+    stamps: &Stamps,
+    options: &CollectOptions<'_>,
+) -> Result<Vec<Found>, CollectError> {
+    let total: usize = folders.iter().map(|folder| folder.files.len()).sum();
+    let waiting: Mutex<Vec<(&Folder, &[crate::root::Listed])>> = Mutex::new(
+        folders
+            .iter()
+            .flat_map(|folder| folder.files.chunks(256).map(move |files| (folder, files)))
+            .collect(),
+    );
+    let work = || -> Result<Vec<Found>, CollectError> {
+        let mut found = Vec::new();
+        let buffer = vec![0; BUFFER_BYTES];
+        let mut comparer = Comparer { checkout, stamps, limits: &options.limits, buffer };
+        loop {
+            let next = waiting.lock().ok().and_then(|mut waiting| waiting.pop());
+            let Some((folder, files)) = next else { return Ok(found) };
+            let at = checkout.root.directory(folder.path.as_ref());
+            let at = at.map_err(WalkError::at(folder.path.as_ref()))?;
+            for file in files {
+                let path = child_of(folder.path.as_ref(), &file.name);
+                let state = match file.kind {
+                    FileType::RegularFile => comparer.file(&at, &path),
+                    FileType::Symlink => comparer.link(&at, &path),
+                    _ => special(&at, &path),
+                };
+                let state = state.map_err(WalkError::at(Some(&path)))?;
+                found.push(Found { path, state });
+            }
+            (options.progress)(Step {
+                phase: Phase::Comparing,
+                done: found.len() as u64,
+                total: Some(total as u64),
+            });
+        }
+    };
+    let workers = std::thread::available_parallelism().map_or(1, |count| count.get().min(8));
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        handles.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+    });
+    let mut found = Vec::with_capacity(total);
+    for result in results {
+        found.extend(result.map_err(|_| CollectError::Scratch(io::ErrorKind::Other.into()))??);
+    }
+    Ok(found)
+}
+
+/// Compares files of a checkout, one after the other.
+struct Comparer<'a> {
+    checkout: &'a Checkout,
+    stamps: &'a Stamps,
+    limits: &'a TreeLimits,
+    buffer: Vec<u8>,
+}
+
+impl Comparer<'_> {
+    fn file(&mut self, at: &OwnedFd, path: &TreePath) -> io::Result<State> {
+        let base = self.checkout.base.get(path);
+        let written = self.checkout.written.get(path).filter(|_| self.stamps.trusted);
+        if let (Some(base), Some(written)) = (base, written)
+            && let Node::File(facts) = node_at(at, path.name())?
+            && self.stamps.unchanged(written, &facts)
+        {
+            return Ok(if written.file == *base { State::Same } else { State::Different });
+        }
+        let (mut file, facts) = open_regular(at, path.name())?;
+        if facts.bytes > self.limits.file_bytes {
+            return Ok(State::Unread(WhyUnread::TooLarge { bytes: facts.bytes }));
+        }
+        let Some(base) = base else { return Ok(State::Different) };
+        let bytes = self.checkout.pack.stat(base.oid).map(|(_, bytes)| bytes);
+        if base.mode != FileMode::of_permissions(facts.permissions) || bytes != Some(facts.bytes) {
+            return Ok(State::Different);
+        }
+        let mut hash = object_hash(ObjectKind::Blob, facts.bytes);
+        let mut left = facts.bytes;
+        while left > 0 {
+            let count = read_some(&mut file, &mut self.buffer)?;
+            hash.update(self.buffer.get(..count).unwrap_or_default());
+            match left.checked_sub(count as u64) {
+                Some(rest) if count > 0 => left = rest,
+                _ => return Ok(State::Different),
+            }
+        }
+        let is_same = Oid::from_bytes(hash.finalize().into()) == base.oid;
+        Ok(if is_same { State::Same } else { State::Different })
+    }
+
+    fn link(&self, at: &OwnedFd, path: &TreePath) -> io::Result<State> {
+        let target = rustix::fs::readlinkat(at, path.name(), Vec::new())?;
+        let oid = object_name(ObjectKind::Blob, target.to_bytes());
+        let now = BaseFile { mode: FileMode::Symlink, oid };
+        let is_same = self.checkout.base.get(path) == Some(&now);
+        Ok(if is_same { State::Same } else { State::Different })
+    }
+}
+
+fn special(at: &OwnedFd, path: &TreePath) -> io::Result<State> {
+    match node_at(at, path.name())? {
+        Node::Special(kind) => Ok(State::Unread(WhyUnread::Special(kind))),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it changed while it was read")),
+    }
+}
+
+/// Stores versions until the limit on bytes.
+struct Keeper {
+    patcher: Patcher,
+    left: u64,
+    limits: TreeLimits,
+}
+
+impl Keeper {
+    fn create(options: &CollectOptions<'_>) -> Result<Self, CollectError> {
+        let patcher = Patcher::create(options.scratch).map_err(CollectError::Scratch)?;
+        Ok(Self { patcher, left: options.limits.bytes, limits: options.limits })
+    }
+
+    /// Stores what lies at `path`, which was a file or link a moment ago.
+    fn keep(&mut self, root: &Root, path: &TreePath) -> Result<Version, CollectError> {
+        let node = root.node(path).map_err(WalkError::at(Some(path)))?;
+        let changed = || io::Error::new(io::ErrorKind::InvalidData, "it changed while it was read");
+        match self.version(root, path, node)? {
+            Ok(Some(version)) => Ok(version),
+            _ => Err(WalkError::at(Some(path))(changed()).into()),
+        }
+    }
+
+    /// Stores the version a node is, if it is a file or link that may be read.
+    fn version(
+        &mut self,
+        root: &Root,
+        path: &TreePath,
+        node: Node,
+    ) -> Result<Result<Option<Version>, WhyUnread>, CollectError> {
+        match node {
+            Node::Absent | Node::Directory(_) => Ok(Ok(None)),
+            Node::Special(kind) => Ok(Err(WhyUnread::Special(kind))),
+            Node::Link(_) => {
+                let target = root.link(path).map_err(WalkError::at(Some(path)))?;
+                let bytes = target.len() as u64;
+                let stored = self.patcher.store(FileMode::Symlink, &mut target.as_slice(), bytes);
+                Ok(Ok(Some(stored.map_err(CollectError::Scratch)?)))
+            }
+            Node::File(facts) if facts.bytes > self.limits.file_bytes => {
+                Ok(Err(WhyUnread::TooLarge { bytes: facts.bytes }))
+            }
+            Node::File(_) => {
+                let (mut file, facts) = root.file(path).map_err(WalkError::at(Some(path)))?;
+                let left = self.left.checked_sub(facts.bytes);
+                self.left = left.ok_or(LimitExceeded::Bytes(self.limits.bytes))?;
+                let mode = FileMode::of_permissions(facts.permissions);
+                let stored = self.patcher.store(mode, &mut file, facts.bytes);
+                Ok(Ok(Some(stored.map_err(WalkError::at(Some(path)))?)))
+            }
+        }
+    }
+}
+
+/// Stores the base version of a path; of a large one only its name is needed.
+fn old_version(
+    checkout: &Checkout,
+    patcher: &Patcher,
+    path: &TreePath,
+) -> Result<Option<Version>, CollectError> {
+    let Some(base) = checkout.base.get(path) else { return Ok(None) };
+    let (_, bytes) = checkout.pack.stat(base.oid).ok_or(PackError::Missing(base.oid))?;
+    if bytes > LARGE_BYTES {
+        let mut sink = Sha256Sink::default();
+        checkout.pack.copy_blob(base.oid, &mut sink)?;
+        let stored = StoredBlob { digest: sink.digest(), bytes };
+        return Ok(Some(Version { mode: base.mode, oid: base.oid, stored }));
+    }
+    let content = checkout.pack.read(base.oid, ObjectKind::Blob)?;
+    let version = patcher.store(base.mode, &mut content.as_ref().take(bytes), bytes);
+    Ok(Some(version.map_err(CollectError::Scratch)?))
+}
+
+#[derive(Default)]
+struct Sha256Sink(sha2::Sha256);
+
+impl Sha256Sink {
+    fn digest(self) -> warrant_protocol::Digest {
+        warrant_protocol::Digest::from_bytes(self.0.finalize().into())
+    }
+}
+
+impl io::Write for Sha256Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether times of the checkout's file system can stand for "nobody wrote this".
+struct Stamps {
+    trusted: bool,
+    newest: (i64, u32),
+}
+
+impl Stamps {
+    /// SECURITY: a session may set mtimes, but the change time is the kernel's. It is believed
+    /// only on file systems that also move it for writes through a memory map (tmpfs does not).
+    fn of(checkout: &Checkout) -> Self {
+        const BELIEVED: [i64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
+        let kind = rustix::fs::fstatfs(&checkout.root).ok().map(|stat| stat.f_type);
+        let newest = checkout.written.values().map(|written| written.facts.ctime).max();
+        Self {
+            trusted: kind.is_some_and(|kind| BELIEVED.contains(&kind)),
+            newest: newest.unwrap_or_default(),
+        }
+    }
+
+    /// Returns whether nothing happened to the file since it was written.
+    ///
+    /// Files of the last moments of writing are not believed: the clock of change times ticks
+    /// slowly, and a write in the same tick would not show.
+    fn unchanged(&self, written: &Written, now: &Facts) -> bool {
+        const TICK_NS: i128 = 50_000_000;
+        let ns = |time: (i64, u32)| i128::from(time.0) * 1_000_000_000 + i128::from(time.1);
+        written.facts == *now && ns(self.newest) - ns(now.ctime) > TICK_NS
+    }
+}

@@ -1,0 +1,125 @@
+//! Finds the repository a directory belongs to, by looking and without starting anything.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::GitError;
+use crate::git::GitCall;
+use crate::object::Oid;
+
+/// Why a directory cannot be used as a repository.
+#[derive(Debug, Error)]
+pub enum DiscoverError {
+    /// There is no `.git` here or above.
+    #[error("{0} is in no git repository; name the files that may travel with an allow list")]
+    NotGit(PathBuf),
+    /// It is a repository without files.
+    #[error("{0} is a bare repository, which has no files to capture")]
+    Bare(PathBuf),
+    /// Its objects have SHA-256 names.
+    #[error("{0} uses sha256 object names, which the wire does not know")]
+    ObjectFormat(PathBuf),
+    /// There is no commit yet.
+    #[error("{0} has no commit yet; make one, or capture the folder with an allow list")]
+    Unborn(PathBuf),
+    /// Something could not be read.
+    #[error("{path} could not be read")]
+    Io {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Git said something else.
+    #[error(transparent)]
+    Git(#[from] GitError),
+}
+
+/// A repository with files.
+#[derive(Debug, Clone)]
+pub(crate) struct Repository {
+    /// The top of its files.
+    pub(crate) top: PathBuf,
+    /// Its own git directory; of a linked worktree, that of the worktree.
+    pub(crate) git_directory: PathBuf,
+    /// The git directory that has the objects.
+    pub(crate) common_directory: PathBuf,
+    /// The commit HEAD is at.
+    pub(crate) head: Oid,
+    /// Whether it lacks history itself.
+    pub(crate) is_shallow: bool,
+}
+
+impl Repository {
+    /// Finds the repository that `path` is in.
+    ///
+    /// SECURITY: the top is where `.git` was found; `core.worktree` of the config is not believed,
+    /// because it may point anywhere.
+    pub(crate) fn discover(path: &Path) -> Result<Self, DiscoverError> {
+        let read = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| DiscoverError::Io { path, source }
+        };
+        let start = fs::canonicalize(path).map_err(read(path))?;
+        let top = start.ancestors().find(|above| fs::symlink_metadata(above.join(".git")).is_ok());
+        let Some(top) = top else {
+            let is_bare = start.join("HEAD").is_file() && start.join("objects").is_dir();
+            return Err(if is_bare {
+                DiscoverError::Bare(start)
+            } else {
+                DiscoverError::NotGit(start)
+            });
+        };
+        let git_directory = git_directory(top).map_err(read(&top.join(".git")))?;
+        let common_directory = match fs::read(git_directory.join("commondir")) {
+            Ok(text) => git_directory.join(path_of_line(&text)),
+            Err(_) => git_directory.clone(),
+        };
+        let (head, is_shallow) = head(top, &git_directory)?;
+        Ok(Self { top: top.to_path_buf(), git_directory, common_directory, head, is_shallow })
+    }
+
+    /// Returns where its objects are.
+    pub(crate) fn objects(&self) -> PathBuf {
+        self.common_directory.join("objects")
+    }
+}
+
+fn git_directory(top: &Path) -> io::Result<PathBuf> {
+    let path = top.join(".git");
+    if fs::metadata(&path)?.is_dir() {
+        return Ok(path);
+    }
+    let text = fs::read(&path)?;
+    let line = text.strip_prefix(b"gitdir: ").ok_or(io::ErrorKind::InvalidData)?;
+    fs::canonicalize(top.join(path_of_line(line)))
+}
+
+fn path_of_line(text: &[u8]) -> &Path {
+    let end = text.iter().position(|byte| *byte == b'\n').unwrap_or(text.len());
+    Path::new(std::ffi::OsStr::from_bytes(text.get(..end).unwrap_or_default()))
+}
+
+fn head(top: &Path, git_directory: &Path) -> Result<(Oid, bool), DiscoverError> {
+    let answer = GitCall::in_foreign("rev-parse", git_directory)
+        .args(["--show-object-format", "--is-shallow-repository", "HEAD^{commit}"])
+        .output();
+    let answer = match answer {
+        Err(GitError::Failed { message, .. }) if message.contains("HEAD^{commit}") => {
+            return Err(DiscoverError::Unborn(top.to_path_buf()));
+        }
+        answer => answer?,
+    };
+    let text = String::from_utf8_lossy(&answer);
+    let mut lines = text.lines();
+    if lines.next() != Some("sha1") {
+        return Err(DiscoverError::ObjectFormat(top.to_path_buf()));
+    }
+    let is_shallow = lines.next() == Some("true");
+    let head = lines.next().and_then(Oid::from_hex);
+    Ok((head.ok_or(GitError::Answer { command: "rev-parse" })?, is_shallow))
+}

@@ -1,0 +1,219 @@
+//! Brings what an overlay changed into the real workspace, through the gate.
+//!
+//! [`plan_export`] reads and decides and changes nothing; [`apply_export`] does what the plan says,
+//! by descriptor and through the journal, so that it happens whole and can be undone.
+
+mod judge;
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::time::SystemTime;
+
+use thiserror::Error;
+
+use crate::journal::{Journal, JournalError, PathState, Prepared, Row};
+use crate::overlay::{self, OverlayError, Scanned};
+use crate::root::{Node, Root, SpecialKind};
+use crate::walk::GitNames;
+use crate::{GateClass, GatePolicy, TreeLimits, TreePath, Verdict, WalkError};
+
+/// How to plan an export.
+#[derive(Clone, Copy)]
+pub struct ExportOptions<'a> {
+    /// What happens to files that execute later.
+    pub policy: &'a GatePolicy,
+    /// Held paths the person has released.
+    pub released: &'a [TreePath],
+    /// When the session started: what the person changed after that is not overwritten.
+    pub started_at: Option<SystemTime>,
+    /// Bounds on what is read.
+    pub limits: TreeLimits,
+}
+
+/// A path the gate named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gated {
+    /// Which.
+    pub path: TreePath,
+    /// Why it executes later.
+    pub class: GateClass,
+    /// What policy says of it.
+    pub verdict: Verdict,
+}
+
+/// A path that is not exported whatever policy says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotExported {
+    /// A pipe, socket or device.
+    Special {
+        /// Which.
+        path: TreePath,
+        /// What it is.
+        kind: SpecialKind,
+    },
+    /// A file larger than a file may be.
+    TooLarge {
+        /// Which.
+        path: TreePath,
+        /// Its size.
+        bytes: u64,
+    },
+}
+
+/// What an export would do.
+#[derive(Debug)]
+pub struct ExportPlan {
+    rows: Vec<Scanned>,
+    /// Every path the gate named, by path.
+    pub gated: Vec<Gated>,
+    /// Paths that stay outside in any case.
+    pub not_exported: Vec<NotExported>,
+    /// Files whose set-user, set-group or sticky bit is taken away.
+    pub stripped: Vec<TreePath>,
+    /// Files that both the session and, since it started, the person changed; not exported.
+    pub conflicts: Vec<TreePath>,
+}
+
+impl ExportPlan {
+    /// Returns the paths that would change.
+    pub fn paths(&self) -> impl Iterator<Item = &TreePath> {
+        self.rows.iter().map(|row| &row.path)
+    }
+
+    /// Returns the paths that wait for the person.
+    pub fn held(&self) -> impl Iterator<Item = &Gated> {
+        self.gated.iter().filter(|gated| gated.verdict == Verdict::Hold)
+    }
+}
+
+/// Why nothing was exported.
+#[derive(Debug, Error)]
+pub enum ExportError {
+    /// The overlay could not be read.
+    #[error(transparent)]
+    Overlay(#[from] OverlayError),
+    /// The workspace changed under the plan; nothing was exported.
+    #[error("{0} changed in the workspace since the plan was made; nothing was exported")]
+    Conflict(TreePath),
+    /// The journal or a path failed.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A directory could not be opened.
+    #[error("the workspace or the overlay could not be opened")]
+    Open(#[source] io::Error),
+}
+
+/// Reads an overlay's upper directory and decides what of it is exported.
+///
+/// # Errors
+/// [`ExportError`] when a bound is passed or something cannot be read.
+pub fn plan_export(
+    workspace: BorrowedFd<'_>,
+    upper: BorrowedFd<'_>,
+    options: &ExportOptions<'_>,
+) -> Result<ExportPlan, ExportError> {
+    let lower = Root::duplicate(workspace).map_err(ExportError::Open)?;
+    let upper = Root::duplicate(upper).map_err(ExportError::Open)?;
+    let scan = overlay::scan(&lower, &upper, &options.limits, GitNames::Enter)?;
+    let repositories = judge::new_repositories(&scan.rows, |path| lower.node(path))
+        .map_err(|error| OverlayError::Walk(WalkError::at(None)(error)))?;
+    let released: HashSet<&TreePath> = options.released.iter().collect();
+    Ok(judge::judge(scan.rows, &repositories, &released, options))
+}
+
+/// What was exported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exported {
+    /// The paths that changed.
+    pub paths: Vec<TreePath>,
+}
+
+/// Does what the plan says; afterwards [`Journal::undo`] can put everything back.
+///
+/// # Errors
+/// [`ExportError`]; on a conflict nothing happened, on a journal error the next
+/// [`Journal::open`] finishes the change.
+pub fn apply_export(
+    plan: ExportPlan,
+    workspace: &Path,
+    upper: BorrowedFd<'_>,
+    journal: &Journal,
+) -> Result<Exported, ExportError> {
+    let lower = Root::open(workspace).map_err(ExportError::Open)?;
+    let upper = Root::duplicate(upper).map_err(ExportError::Open)?;
+    let owner = root_owner(&lower).map_err(ExportError::Open)?;
+    let mut store = journal.prepare()?;
+    let mut rows = Vec::with_capacity(plan.rows.len());
+    for planned in plan.rows {
+        let path = planned.path;
+        let failed = |error| ExportError::Journal(WalkError::at(Some(&path))(error).into());
+        // What was planned against must still be there, to the last change time.
+        if !is_same(lower.node(&path).map_err(failed)?, planned.before) {
+            return Err(ExportError::Conflict(path));
+        }
+        let before = store.keep(&lower, &path);
+        let before = before
+            .map_err(|error| ExportError::Journal(WalkError::at(Some(&path))(error).into()))?;
+        let after = match planned.after {
+            Node::Absent => Ok(PathState::Absent),
+            node => store.keep_node(&upper, &path, node),
+        };
+        let after = after
+            .map_err(|error| ExportError::Journal(WalkError::at(Some(&path))(error).into()))?;
+        let after = exported_state(after, &before, owner);
+        if !is_unchanged(&before, &after) {
+            rows.push(Row { path, before, after });
+        }
+    }
+    let paths = rows.iter().map(|row| row.path.clone()).collect();
+    journal.apply(&lower, "export", Prepared { store, rows })?;
+    Ok(Exported { paths })
+}
+
+/// Returns whether a copy made by the overlay differs from what it copies in nothing that counts.
+fn is_unchanged(before: &PathState, after: &PathState) -> bool {
+    match (before, after) {
+        (PathState::Directory { mode, .. }, PathState::Directory { mode: after_mode, .. }) => {
+            mode == after_mode
+        }
+        _ => before.is_like(after),
+    }
+}
+
+fn is_same(now: Node, planned: Node) -> bool {
+    match (now, planned) {
+        // A directory's times move with everything that happens in it.
+        (Node::Directory(now), Node::Directory(planned)) => now.inode == planned.inode,
+        (now, planned) => now == planned,
+    }
+}
+
+/// Gives a state from the overlay the owner and permissions it may have in the workspace.
+///
+/// SECURITY: set-user and set-group bits are dropped, and files belong to whoever owns the
+/// workspace, not to the user the session ran as.
+fn exported_state(after: PathState, before: &PathState, root_owner: (u32, u32)) -> PathState {
+    let owner = match before {
+        PathState::Directory { owner, .. }
+        | PathState::File { owner, .. }
+        | PathState::Link { owner, .. } => *owner,
+        PathState::Absent | PathState::Special => root_owner,
+    };
+    match after {
+        PathState::Directory { mode, mtime, .. } => {
+            PathState::Directory { mode: mode & 0o777, mtime, owner }
+        }
+        PathState::File { mode, mtime, digest, content, .. } => {
+            PathState::File { mode: mode & 0o777, mtime, owner, digest, content }
+        }
+        PathState::Link { target, mtime, .. } => PathState::Link { target, mtime, owner },
+        state @ (PathState::Absent | PathState::Special) => state,
+    }
+}
+
+fn root_owner(root: &Root) -> io::Result<(u32, u32)> {
+    let stat = rustix::fs::fstat(root)?;
+    Ok((stat.st_uid, stat.st_gid))
+}

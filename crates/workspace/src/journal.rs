@@ -1,0 +1,268 @@
+//! Changes to a workspace that are made whole or not at all, and can be undone.
+//!
+//! ```text
+//! (no status) ── contents stored ──► applying ── every path driven ──► applied
+//!      │ crash: dropped                  │ crash: driven again            │ undo
+//!      ▼                                 └──────────────► applied         ▼
+//!    gone                                              undone ◄──────── undoing
+//!                                                         ▲  crash: driven again
+//! ```
+//!
+//! Before the first path is touched, the old and the new state of every path is on the disk, in a
+//! directory outside the workspace. Driving a path to a state gives the same result however often
+//! it is done, so after a crash the next call simply does it again.
+
+mod drive;
+mod state;
+mod store;
+mod undo;
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::root::Root;
+use crate::{TreePath, WalkError};
+
+pub(crate) use drive::drive;
+pub(crate) use state::{PathState, Row, Side};
+pub(crate) use store::ContentStore;
+pub use undo::{Changed, UndoError, Undone};
+
+/// Why a change could not be made, finished or undone.
+#[derive(Debug, Error)]
+pub enum JournalError {
+    /// The journal's own directory failed.
+    #[error("the journal in {path} failed")]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A path of the workspace could not be read.
+    #[error(transparent)]
+    Walk(#[from] WalkError),
+    /// A path could not be changed; the next call tries again.
+    #[error("{path} could not be changed; the change is unfinished and will be taken up again")]
+    Drive {
+        /// Which.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A record on the disk is not one of ours.
+    #[error("the journal record {0} cannot be read")]
+    Record(PathBuf),
+}
+
+/// Where a change stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    Applying,
+    Applied,
+    Undoing,
+    Undone,
+}
+
+impl Status {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Applying => "applying",
+            Self::Applied => "applied",
+            Self::Undoing => "undoing",
+            Self::Undone => "undone",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let all = [Self::Applying, Self::Applied, Self::Undoing, Self::Undone];
+        all.into_iter().find(|status| status.as_str() == text)
+    }
+}
+
+/// The changes made to one workspace, in a directory of ours outside of it.
+#[derive(Debug)]
+pub struct Journal {
+    directory: PathBuf,
+    /// Held as long as the journal is open, so that two changes never mix.
+    _lock: File,
+}
+
+/// What [`Journal::open`] found to finish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recovered {
+    /// Changes whose start was lost; nothing of them had happened.
+    pub dropped: usize,
+    /// Changes that were finished.
+    pub finished: usize,
+    /// Undos that were finished.
+    pub undone: usize,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    version: u32,
+    label: String,
+    rows: Vec<Row>,
+}
+
+impl Journal {
+    /// Opens the journal of a workspace and finishes what a crash left half done.
+    ///
+    /// Waits while another process has it open.
+    ///
+    /// # Errors
+    /// [`JournalError`] when the directory or an unfinished change fails.
+    pub fn open(directory: &Path, workspace: &Path) -> Result<(Self, Recovered), JournalError> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        let failed = io_at(directory);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+        let lock = File::create(directory.join("lock")).map_err(io_at(directory))?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive)
+            .map_err(|error| io_at(directory)(error.into()))?;
+        let journal = Self { directory: directory.to_path_buf(), _lock: lock };
+        let recovered = journal.recover(workspace)?;
+        Ok((journal, recovered))
+    }
+
+    /// Makes a change: all rows are driven from their old to their new state, and kept for undo.
+    pub(crate) fn apply(
+        &self,
+        root: &Root,
+        label: &str,
+        prepared: Prepared,
+    ) -> Result<(), JournalError> {
+        let Prepared { store, rows } = prepared;
+        let entry = store.path().to_path_buf();
+        store.seal().map_err(io_at(&entry))?;
+        let record = Record { version: 1, label: label.to_owned(), rows };
+        write_record(&entry, &record)?;
+        set_status(&entry, Status::Applying)?;
+        drive(root, &entry, &record.rows, Side::After)?;
+        set_status(&entry, Status::Applied)
+    }
+
+    /// Starts a change: a place for its contents.
+    pub(crate) fn prepare(&self) -> Result<ContentStore, JournalError> {
+        let next = self.entries()?.last().map_or(1, |(number, _)| number + 1);
+        let path = self.directory.join(format!("{next:08}"));
+        ContentStore::create(&path).map_err(io_at(&path))
+    }
+
+    /// Forgets changes older than the newest `kept`.
+    ///
+    /// # Errors
+    /// When one cannot be removed.
+    pub fn forget(&self, kept: usize) -> Result<(), JournalError> {
+        let entries = self.entries()?;
+        let count = entries.len().saturating_sub(kept);
+        for (_, path) in entries.into_iter().take(count) {
+            fs::remove_dir_all(&path).map_err(io_at(&path))?;
+        }
+        Ok(())
+    }
+
+    fn recover(&self, workspace: &Path) -> Result<Recovered, JournalError> {
+        let mut recovered = Recovered::default();
+        for (_, path) in self.entries()? {
+            match status_of(&path)? {
+                None => {
+                    fs::remove_dir_all(&path).map_err(io_at(&path))?;
+                    recovered.dropped += 1;
+                }
+                Some(Status::Applying) => {
+                    let root = Root::open(workspace).map_err(io_at(workspace))?;
+                    drive(&root, &path, &read_record(&path)?.rows, Side::After)?;
+                    set_status(&path, Status::Applied)?;
+                    recovered.finished += 1;
+                }
+                Some(Status::Undoing) => {
+                    let root = Root::open(workspace).map_err(io_at(workspace))?;
+                    drive(&root, &path, &read_record(&path)?.rows, Side::Before)?;
+                    set_status(&path, Status::Undone)?;
+                    recovered.undone += 1;
+                }
+                Some(Status::Applied | Status::Undone) => {}
+            }
+        }
+        Ok(recovered)
+    }
+
+    /// Returns the changes there are, oldest first.
+    fn entries(&self) -> Result<Vec<(u64, PathBuf)>, JournalError> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(&self.directory).map_err(io_at(&self.directory))? {
+            let path = entry.map_err(io_at(&self.directory))?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            if let Some(number) = name.and_then(|name| name.parse().ok()) {
+                entries.push((number, path));
+            }
+        }
+        entries.sort();
+        Ok(entries)
+    }
+}
+
+/// A change whose contents are stored and whose rows are known.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) store: ContentStore,
+    pub(crate) rows: Vec<Row>,
+}
+
+fn io_at(path: &Path) -> impl FnOnce(io::Error) -> JournalError + use<> {
+    let path = path.to_path_buf();
+    move |source| JournalError::Io { path, source }
+}
+
+fn write_record(entry: &Path, record: &Record) -> Result<(), JournalError> {
+    let path = entry.join("record.json");
+    let bytes = serde_json::to_vec(record).map_err(|_| JournalError::Record(path.clone()))?;
+    write_durably(&path, &bytes)
+}
+
+fn read_record(entry: &Path) -> Result<Record, JournalError> {
+    let path = entry.join("record.json");
+    let bytes = fs::read(&path).map_err(io_at(&path))?;
+    let record: Record =
+        serde_json::from_slice(&bytes).map_err(|_| JournalError::Record(path.clone()))?;
+    if record.version == 1 { Ok(record) } else { Err(JournalError::Record(path)) }
+}
+
+fn status_of(entry: &Path) -> Result<Option<Status>, JournalError> {
+    match fs::read_to_string(entry.join("status")) {
+        Ok(text) => match Status::parse(&text) {
+            Some(status) => Ok(Some(status)),
+            None => Err(JournalError::Record(entry.join("status"))),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(JournalError::Io { path: entry.to_path_buf(), source }),
+    }
+}
+
+fn set_status(entry: &Path, status: Status) -> Result<(), JournalError> {
+    write_durably(&entry.join("status"), status.as_str().as_bytes())
+}
+
+/// Replaces a file so that after a crash it is the old or the new one, never a part.
+fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), JournalError> {
+    let write = || -> io::Result<()> {
+        let directory = path.parent().unwrap_or_else(|| Path::new("."));
+        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        file.write_all(bytes)?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        File::open(directory)?.sync_all()
+    };
+    write().map_err(io_at(path))
+}
+
+/// Returns a path's name for an error.
+pub(crate) fn drive_error(path: &TreePath) -> impl FnOnce(io::Error) -> JournalError + use<> {
+    let path = path.to_string();
+    move |source| JournalError::Drive { path, source }
+}

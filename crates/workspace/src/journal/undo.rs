@@ -1,0 +1,93 @@
+//! Undoes the last kept change, unless somebody worked on its files since.
+
+use std::path::Path;
+
+use thiserror::Error;
+
+use super::state::Side;
+use super::store::look;
+use super::{Journal, JournalError, Status, drive, io_at, read_record, set_status, status_of};
+use crate::root::Root;
+use crate::{TreePath, WalkError};
+
+/// What to do with files that changed since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Changed {
+    /// Undo nothing and say which.
+    Refuse,
+    /// Put the old state back over them.
+    Overwrite,
+}
+
+/// Why nothing was undone.
+#[derive(Debug, Error)]
+pub enum UndoError {
+    /// There is no kept change.
+    #[error("there is no kept change to undo")]
+    Nothing,
+    /// Files changed since.
+    #[error("{} files changed since, the first is {first}; undo would lose that", paths.len())]
+    Changed {
+        /// The first of them.
+        first: TreePath,
+        /// All of them.
+        paths: Vec<TreePath>,
+    },
+    /// The journal or a file failed.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// What was undone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Undone {
+    /// What the change was called.
+    pub label: String,
+    /// The paths that were put back.
+    pub paths: Vec<TreePath>,
+    /// Directories that stay because something new is in them.
+    pub left: Vec<TreePath>,
+}
+
+impl Journal {
+    /// Puts back what the last kept change replaced.
+    ///
+    /// # Errors
+    /// [`UndoError`]; when files changed since and were not to be overwritten, nothing happened.
+    pub fn undo(&self, workspace: &Path, changed: Changed) -> Result<Undone, UndoError> {
+        let mut last = None;
+        for (_, path) in self.entries()? {
+            if status_of(&path)? == Some(Status::Applied) {
+                last = Some(path);
+            }
+        }
+        let entry = last.ok_or(UndoError::Nothing)?;
+        let record = read_record(&entry)?;
+        let root = Root::open(workspace).map_err(io_at(workspace))?;
+        let mut touched = Vec::new();
+        for row in &record.rows {
+            let now = look(&root, &row.path).map_err(WalkError::at(Some(&row.path)));
+            let now = now.map_err(JournalError::Walk)?;
+            if !now.is_like(&row.after) && !now.is_like(&row.before) {
+                touched.push(row.path.clone());
+            }
+        }
+        if changed == Changed::Refuse
+            && let Some(first) = touched.first()
+        {
+            return Err(UndoError::Changed { first: first.clone(), paths: touched });
+        }
+        set_status(&entry, Status::Undoing)?;
+        drive(&root, &entry, &record.rows, Side::Before)?;
+        set_status(&entry, Status::Undone)?;
+        let mut left = Vec::new();
+        for row in &record.rows {
+            let now = look(&root, &row.path).map_err(WalkError::at(Some(&row.path)));
+            if !now.map_err(JournalError::Walk)?.is_like(&row.before) {
+                left.push(row.path.clone());
+            }
+        }
+        let paths = record.rows.into_iter().map(|row| row.path).collect();
+        Ok(Undone { label: record.label, paths, left })
+    }
+}

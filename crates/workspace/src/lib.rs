@@ -1,0 +1,51 @@
+//! What moves into a run and what comes back.
+//!
+//! Nothing that comes from a workspace is ever executed here: git is started only in repository
+//! directories whose config we wrote, and everything else goes by descriptor.
+//! Start at [`capture()`] and [`materialize()`] for the way in, [`collect()`] for the way out.
+
+mod blob;
+mod bundle;
+mod capture;
+mod change;
+mod collect;
+mod discover;
+mod export;
+mod gate;
+mod git;
+mod journal;
+mod limits;
+mod materialize;
+mod object;
+mod overlay;
+mod pack;
+mod patch;
+mod path;
+mod progress;
+mod root;
+mod walk;
+
+pub use blob::{BlobDirectory, BlobSink, BlobSource, StoredBlob};
+pub use capture::{
+    CaptureError, CaptureOptions, Captured, DEFAULT_DENY, History, capture, capture_folder,
+};
+pub use change::{Change, ChangeKind, Collected, Diff, Unread, WhyUnread};
+pub use collect::{CollectError, CollectOptions, collect, collect_overlay};
+pub use discover::DiscoverError;
+pub use export::{
+    ExportError, ExportOptions, ExportPlan, Exported, Gated, NotExported, apply_export, plan_export,
+};
+pub use gate::{GateClass, GatePolicy, Verdict, classify};
+pub use git::GitError;
+pub use journal::{Changed, Journal, JournalError, Recovered, UndoError, Undone};
+pub use limits::{LimitExceeded, TreeLimits};
+pub use materialize::{
+    Checkout, GitDirectory, MaterializeError, MaterializeOptions, clear, materialize,
+};
+pub use object::{FileMode, InvalidTree, Oid};
+pub use overlay::OverlayError;
+pub use pack::PackError;
+pub use path::{InvalidPath, TreePath, is_git_name};
+pub use progress::{Phase, Progress, Step, quiet};
+pub use root::SpecialKind;
+pub use walk::WalkError;

@@ -1,0 +1,324 @@
+//! Builds a checkout from a manifest and blobs, every blob hashed on arrival.
+//!
+//! The order: fetch and prove the bundle, read its tree, apply the dirty diff to a tree of ours,
+//! judge every path, and only then write. Git's own code sees at most the dirty diff, inside a
+//! scratch repository of ours; nothing in the checkout is executed or even configured by it.
+
+mod dirty;
+mod gitdir;
+mod plan;
+mod write;
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use warrant_protocol::{Digest, WorkspaceManifest};
+
+use crate::blob::{copy_hashed, scratch_directory};
+use crate::bundle::BundleHeader;
+use crate::object::{FileMode, InvalidTree, ObjectKind, Oid, TreeEntry, parse_commit, parse_tree};
+use crate::pack::Pack;
+use crate::progress::{Phase, Progress, Step};
+use crate::root::{Facts, Root};
+use crate::walk::check_depth;
+use crate::{BlobSource, GitError, LimitExceeded, PackError, TreeLimits, TreePath};
+
+/// How to materialize.
+#[derive(Clone, Copy)]
+pub struct MaterializeOptions<'a> {
+    /// A directory of ours for scratch files, which the session never sees.
+    pub scratch: &'a Path,
+    /// Bounds on what the manifest brings.
+    pub limits: TreeLimits,
+    /// Whether the checkout gets a `.git` directory, so that the session can use git.
+    pub git_directory: GitDirectory,
+    /// Told how far it is.
+    pub progress: Progress<'a>,
+}
+
+/// Whether a checkout is also a repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GitDirectory {
+    /// With a `.git` of our making: the bundle's objects, a detached HEAD, a plain config.
+    Write,
+    /// Only the files.
+    Omit,
+}
+
+/// Why a workspace was not materialized.
+#[derive(Debug, Error)]
+pub enum MaterializeError {
+    /// The target is not an empty directory.
+    #[error("{0} is not an empty directory")]
+    NotEmpty(PathBuf),
+    /// A blob is not what its digest says.
+    #[error("blob {wanted} arrived as {found}")]
+    Digest {
+        /// What the manifest says.
+        wanted: Digest,
+        /// What came.
+        found: Digest,
+    },
+    /// An untracked file has another size than the manifest says.
+    #[error("untracked file {0} has another size than the manifest says")]
+    Size(TreePath),
+    /// A blob could not be fetched.
+    #[error("blob {digest} could not be fetched")]
+    Fetch {
+        /// Which.
+        digest: Digest,
+        /// Why.
+        source: io::Error,
+    },
+    /// The base is not a full commit name, or not in the bundle.
+    #[error("baseRef {0} is not a commit of the bundle")]
+    Base(String),
+    /// A path of the manifest may not be written.
+    #[error("manifest path {path} is refused: {why}")]
+    Path {
+        /// Which.
+        path: String,
+        /// Why, in a few words.
+        why: &'static str,
+    },
+    /// A tree of the bundle may not be written.
+    #[error(transparent)]
+    Tree(#[from] InvalidTree),
+    /// The bundle is bad.
+    #[error(transparent)]
+    Pack(#[from] PackError),
+    /// The dirty diff does not apply to the base.
+    #[error("the dirty diff does not apply to the base")]
+    Dirty(#[source] GitError),
+    /// A bound was passed.
+    #[error(transparent)]
+    Limit(#[from] LimitExceeded),
+    /// A file could not be written.
+    #[error("{path} could not be written")]
+    Write {
+        /// Which.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A scratch file could not be written or read.
+    #[error("the scratch directory failed")]
+    Scratch(#[source] io::Error),
+}
+
+/// A file of the base commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BaseFile {
+    pub(crate) mode: FileMode,
+    pub(crate) oid: Oid,
+}
+
+/// A file as it was written, with what `stat` said right after.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Written {
+    pub(crate) file: BaseFile,
+    pub(crate) facts: Facts,
+}
+
+/// A checkout, and what is needed to tell later what changed in it.
+///
+/// Everything it compares with lies outside the checkout, out of the session's reach.
+#[derive(Debug)]
+pub struct Checkout {
+    pub(crate) path: PathBuf,
+    pub(crate) root: Root,
+    pub(crate) base: HashMap<TreePath, BaseFile>,
+    pub(crate) written: HashMap<TreePath, Written>,
+    pub(crate) pack: Pack,
+}
+
+impl Checkout {
+    /// Returns where the checkout lies.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns how many files were written.
+    #[must_use]
+    pub fn files(&self) -> usize {
+        self.written.len()
+    }
+}
+
+/// Builds the checkout that `manifest` describes in the empty directory `target`.
+///
+/// # Errors
+/// [`MaterializeError`]; the target may then hold a part of the files and must not be used.
+pub fn materialize(
+    manifest: &WorkspaceManifest,
+    source: &dyn BlobSource,
+    target: &Path,
+    options: &MaterializeOptions<'_>,
+) -> Result<Checkout, MaterializeError> {
+    let root = empty_root(target)?;
+    let scratch = scratch_directory(options.scratch).map_err(MaterializeError::Scratch)?;
+    let bundle = fetch(source, &manifest.bundle_hash, &scratch, options.progress)?;
+    let (header, pack) = open_bundle(bundle, options)?;
+    let base_ref = Oid::from_hex(&manifest.base_ref)
+        .filter(|oid| matches!(pack.stat(*oid), Some((ObjectKind::Commit, _))))
+        .ok_or_else(|| MaterializeError::Base(manifest.base_ref.clone()))?;
+    let Base { files: base, held_back } = read_base(&pack, base_ref, manifest, &options.limits)?;
+    let dirty = match &manifest.dirty_diff_hash {
+        Some(digest) => {
+            let diff = fetch(source, digest, &scratch, options.progress)?;
+            Some(dirty::apply(&pack, base_ref, diff, scratch.path())?)
+        }
+        None => None,
+    };
+    let plan = plan::plan(&base, dirty.as_ref(), manifest, &options.limits)?;
+    let mut written = write::write(&root, &plan, &pack, options)?;
+    if let Some(dirty) = &dirty {
+        write::write_dirty(&root, &plan, dirty, &mut written)?;
+    }
+    write::write_untracked(&root, &plan, source, &mut written)?;
+    if options.git_directory == GitDirectory::Write {
+        let index = gitdir::Index { base: &base, held_back: &held_back, written: &written };
+        let made = gitdir::write(target, &pack, (&header, base_ref), &index);
+        made.map_err(|source| MaterializeError::Write { path: ".git".into(), source })?;
+    }
+    Ok(Checkout { path: target.to_path_buf(), root, base, written, pack })
+}
+
+fn empty_root(target: &Path) -> Result<Root, MaterializeError> {
+    let refused = |_| MaterializeError::NotEmpty(target.to_path_buf());
+    let root = Root::open(target).map_err(refused)?;
+    let directory = root.directory(None).map_err(refused)?;
+    match crate::root::list(directory, 0).map_err(refused)? {
+        Some(_) => Ok(root),
+        None => Err(MaterializeError::NotEmpty(target.to_path_buf())),
+    }
+}
+
+/// Fetches a blob into a scratch file and proves its digest.
+fn fetch(
+    source: &dyn BlobSource,
+    digest: &Digest,
+    scratch: &tempfile::TempDir,
+    progress: Progress<'_>,
+) -> Result<File, MaterializeError> {
+    let failed = |source| MaterializeError::Fetch { digest: *digest, source };
+    let mut file = tempfile::tempfile_in(scratch.path()).map_err(MaterializeError::Scratch)?;
+    let mut reader = source.open(digest).map_err(failed)?;
+    let mut sink = Counted { file: &mut file, done: 0, progress };
+    let stored = copy_hashed(&mut reader, &mut sink).map_err(failed)?;
+    if stored.digest != *digest {
+        return Err(MaterializeError::Digest { wanted: *digest, found: stored.digest });
+    }
+    file.seek(SeekFrom::Start(0)).map_err(MaterializeError::Scratch)?;
+    Ok(file)
+}
+
+struct Counted<'a> {
+    file: &'a mut File,
+    done: u64,
+    progress: Progress<'a>,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.done += count as u64;
+        (self.progress)(Step { phase: Phase::Fetching, done: self.done, total: None });
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+fn open_bundle(
+    bundle: File,
+    options: &MaterializeOptions<'_>,
+) -> Result<(BundleHeader, Pack), MaterializeError> {
+    let mut reader = BufReader::new(bundle);
+    let header = BundleHeader::read(&mut reader).map_err(PackError::Io)?;
+    let start = reader.stream_position().map_err(PackError::Io)?;
+    let pack = Pack::index(reader.into_inner(), start, &options.limits, options.progress)?;
+    Ok((header, pack))
+}
+
+/// The base commit's files, apart from those that did not travel.
+struct Base {
+    files: HashMap<TreePath, BaseFile>,
+    held_back: HashMap<TreePath, BaseFile>,
+}
+
+/// Reads the base commit's whole tree.
+///
+/// A file whose blob did not travel must be one the manifest says was held back.
+fn read_base(
+    pack: &Pack,
+    base_ref: Oid,
+    manifest: &WorkspaceManifest,
+    limits: &TreeLimits,
+) -> Result<Base, MaterializeError> {
+    let commit = pack.read(base_ref, ObjectKind::Commit)?;
+    let (tree, _) =
+        parse_commit(&commit).ok_or_else(|| MaterializeError::Base(manifest.base_ref.clone()))?;
+    let may_lack: HashSet<&[u8]> =
+        manifest.denied_paths.iter().map(|path| path.as_str().as_bytes()).collect();
+    let mut base = Base { files: HashMap::new(), held_back: HashMap::new() };
+    let mut waiting: Vec<(Option<TreePath>, Oid)> = vec![(None, tree)];
+    let mut entries = 0_u64;
+    while let Some((path, oid)) = waiting.pop() {
+        for entry in parse_tree(&pack.read(oid, ObjectKind::Tree)?)? {
+            entries += 1;
+            if entries > limits.entries {
+                return Err(LimitExceeded::Entries(limits.entries).into());
+            }
+            match entry {
+                TreeEntry::Directory { name, oid } => {
+                    let child = crate::walk::child_of(path.as_ref(), &name);
+                    check_depth(&child, limits)?;
+                    waiting.push((Some(child), oid));
+                }
+                TreeEntry::File { name, mode, oid } => {
+                    let child = crate::walk::child_of(path.as_ref(), &name);
+                    let travels = mode == FileMode::Submodule || pack.stat(oid).is_some();
+                    if !travels && !may_lack.contains(child.as_bytes()) {
+                        return Err(PackError::Missing(oid).into());
+                    }
+                    let files = if travels { &mut base.files } else { &mut base.held_back };
+                    // SECURITY: two entries of one name let a link and a directory share it.
+                    if files.insert(child, BaseFile { mode, oid }).is_some() {
+                        return Err(InvalidTree::Malformed.into());
+                    }
+                }
+            }
+        }
+    }
+    Ok(base)
+}
+
+/// Reads all of a reader that is known to be small.
+fn read_small(reader: &mut dyn Read, limit: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    reader.take(limit).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// Removes what an earlier, broken materialization left in `target`.
+///
+/// # Errors
+/// When something cannot be removed.
+pub fn clear(target: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(target)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Decides what is written where, before anything is written.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use warrant_protocol::{Digest, WorkspaceManifest};
+
+use super::dirty::Dirty;
+use super::{BaseFile, MaterializeError};
+use crate::object::FileMode;
+use crate::walk::check_depth;
+use crate::{LimitExceeded, TreeLimits, TreePath};
+
+/// Everything that will be written.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// Directories, parents first.
+    pub(super) directories: BTreeSet<TreePath>,
+    /// Files of the base that stay as they are, by directory.
+    pub(super) base: BTreeMap<Option<TreePath>, Vec<(TreePath, BaseFile)>>,
+    /// Files of the dirty diff.
+    pub(super) dirty: Vec<(TreePath, BaseFile)>,
+    /// Untracked files.
+    pub(super) untracked: Vec<(TreePath, Digest, u64)>,
+}
+
+/// Judges every path and plans the writes.
+pub(super) fn plan(
+    base: &HashMap<TreePath, BaseFile>,
+    dirty: Option<&Dirty>,
+    manifest: &WorkspaceManifest,
+    limits: &TreeLimits,
+) -> Result<Plan, MaterializeError> {
+    let changes: &[_] = dirty.map_or(&[], |dirty| &dirty.changes);
+    let changed: HashSet<&TreePath> = changes.iter().map(|(path, _)| path).collect();
+    let mut files: BTreeMap<TreePath, FileMode> = BTreeMap::new();
+    let mut plan = Plan {
+        directories: BTreeSet::new(),
+        base: BTreeMap::new(),
+        dirty: Vec::new(),
+        untracked: Vec::new(),
+    };
+    for (path, file) in base.iter().filter(|(path, _)| !changed.contains(path)) {
+        files.insert(path.clone(), file.mode);
+        plan.base.entry(path.parent()).or_default().push((path.clone(), *file));
+    }
+    for (path, file) in changes {
+        check_name(path)?;
+        check_depth(path, limits)?;
+        if let Some(file) = file {
+            files.insert(path.clone(), file.mode);
+            plan.dirty.push((path.clone(), *file));
+        }
+    }
+    let directories: BTreeSet<TreePath> = files.keys().flat_map(ancestors).collect();
+    check_nesting(&files, &directories)?;
+    plan.untracked = untracked(manifest, &files, &directories, limits)?;
+    plan.directories = directories;
+    plan.directories.extend(plan.untracked.iter().flat_map(|(path, ..)| ancestors(path)));
+    let submodules = files.iter().filter(|(_, mode)| **mode == FileMode::Submodule);
+    plan.directories.extend(submodules.map(|(path, _)| path.clone()));
+    Ok(plan)
+}
+
+fn untracked(
+    manifest: &WorkspaceManifest,
+    files: &BTreeMap<TreePath, FileMode>,
+    directories: &BTreeSet<TreePath>,
+    limits: &TreeLimits,
+) -> Result<Vec<(TreePath, Digest, u64)>, MaterializeError> {
+    if manifest.untracked_files.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut folded: HashMap<Vec<u8>, TreePath> =
+        files.keys().chain(directories).map(|path| (path.folded(), path.clone())).collect();
+    let mut taken: HashSet<TreePath> = HashSet::new();
+    let mut above_taken: HashSet<TreePath> = HashSet::new();
+    let mut bytes = 0_u64;
+    let mut planned = Vec::new();
+    for file in &manifest.untracked_files {
+        let text = file.path.as_str();
+        let refuse = |why| MaterializeError::Path { path: text.to_owned(), why };
+        let path = TreePath::new(text).map_err(|_| refuse("it is not a plain relative path"))?;
+        check_name(&path)?;
+        check_depth(&path, limits)?;
+        bytes = bytes.saturating_add(file.bytes);
+        if file.bytes > limits.file_bytes || bytes > limits.bytes {
+            return Err(LimitExceeded::Bytes(limits.bytes).into());
+        }
+        if files.contains_key(&path) || directories.contains(&path) || taken.contains(&path) {
+            return Err(refuse("something is there already"));
+        }
+        for above in ancestors(&path) {
+            // SECURITY: a tracked link in the middle would carry the write out of the checkout.
+            if files.contains_key(&above) || taken.contains(&above) {
+                return Err(refuse("it goes through a file or link"));
+            }
+        }
+        for part in ancestors(&path).into_iter().chain([path.clone()]) {
+            let known = folded.entry(part.folded()).or_insert_with(|| part.clone());
+            if *known != part {
+                return Err(refuse("it collides with another name by case"));
+            }
+        }
+        if above_taken.contains(&path) {
+            return Err(refuse("it is a file and a directory"));
+        }
+        above_taken.extend(ancestors(&path));
+        taken.insert(path.clone());
+        planned.push((path, file.hash, file.bytes));
+    }
+    Ok(planned)
+}
+
+fn check_name(path: &TreePath) -> Result<(), MaterializeError> {
+    match path.git_part() {
+        Some(_) => {
+            Err(MaterializeError::Path { path: path.to_string(), why: "it names a git directory" })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Refuses a file that is also a directory.
+fn check_nesting(
+    files: &BTreeMap<TreePath, FileMode>,
+    directories: &BTreeSet<TreePath>,
+) -> Result<(), MaterializeError> {
+    match directories.iter().find(|path| files.contains_key(path)) {
+        Some(path) => Err(MaterializeError::Path {
+            path: path.to_string(),
+            why: "it is a file and a directory",
+        }),
+        None => Ok(()),
+    }
+}
+
+fn ancestors(path: &TreePath) -> Vec<TreePath> {
+    std::iter::successors(path.parent(), TreePath::parent).collect()
+}

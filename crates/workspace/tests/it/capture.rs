@@ -1,0 +1,273 @@
+//! Capture against the reference's vector, and the kinds of repositories there are.
+
+use std::fs;
+
+use serde_json::Value;
+use warrant_protocol::Digest;
+use warrant_workspace::{CaptureError, DiscoverError, History};
+
+use crate::fixture::{Fixture, files, git_command, git_in, tree};
+
+fn vector() -> Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../vectors/capture.json");
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+fn dirty_fixture() -> Fixture {
+    let fixture = Fixture::with_repo();
+    fixture.write("src.txt", "modified\n");
+    fixture.write("notes.md", "untracked notes\n");
+    fixture.write(".env", "SECRET=1\n");
+    fixture.write("skip.bin", "skip");
+    fixture
+}
+
+#[test]
+fn capture_reproduces_the_reference_vector() {
+    let fixture = dirty_fixture();
+    let vector = vector();
+    let content = fs::read(fixture.repo().join("notes.md")).unwrap();
+    let wanted = vector["manifest"]["untrackedFiles"][0]["hash"].as_str().unwrap();
+    assert_eq!(Digest::of(&content).to_hex(), wanted, "the fixture is the vector's");
+    let captured = fixture.capture(&["*.md"], History::Full).unwrap();
+    let mut manifest = serde_json::to_value(&captured.manifest).unwrap();
+    let diff = captured.manifest.dirty_diff_hash.unwrap();
+    let diff = fs::read_to_string(fixture.blobs.path_of(&diff)).unwrap();
+    assert_eq!(diff, vector["dirtyDiff"].as_str().unwrap());
+    // The bundle's bytes are those of the git that packed it; everything else is the reference's.
+    if git_in(&fixture.repo(), &["--version"])
+        .starts_with(vector["gitVersion"].as_str().unwrap().as_bytes())
+    {
+        assert_eq!(
+            captured.manifest.hash().unwrap().to_hex(),
+            vector["manifestHash"].as_str().unwrap()
+        );
+    }
+    manifest["bundleHash"] = vector["manifest"]["bundleHash"].clone();
+    assert_eq!(manifest, vector["manifest"]);
+    assert_eq!(captured.tracked_denied.len(), 1);
+    assert!(captured.warnings.iter().any(|warning| warning.contains("tracked.pem")));
+}
+
+#[test]
+fn reference_bundle_materializes_here() {
+    use base64::Engine as _;
+    let vector = vector();
+    let fixture = dirty_fixture();
+    let bundle = base64::engine::general_purpose::STANDARD
+        .decode(vector["bundleBase64"].as_str().unwrap())
+        .unwrap();
+    let diff = vector["dirtyDiff"].as_str().unwrap().as_bytes();
+    for blob in [bundle.as_slice(), diff, b"untracked notes\n"] {
+        warrant_workspace::BlobSink::put(&fixture.blobs, &mut &*blob).unwrap();
+    }
+    let manifest = serde_json::from_value(vector["manifest"].clone()).unwrap();
+    let checkout = fixture.materialize(&manifest, "checkout").unwrap();
+    let mut expected = files(&fixture.repo());
+    expected.remove(b".env".as_slice());
+    expected.remove(b"skip.bin".as_slice());
+    assert_eq!(tree(checkout.path()), expected);
+}
+
+#[test]
+fn bundle_of_ours_clones_with_stock_git() {
+    let fixture = Fixture::with_repo();
+    fixture.write("deep/er/file.txt", "second\n");
+    fixture.commit();
+    let captured = fixture.capture(&[], History::Full).unwrap();
+    let bundle = fixture.blobs.path_of(&captured.manifest.bundle_hash);
+    let clone = fixture.path("clone");
+    git_in(
+        fixture.temp.path(),
+        &["clone", "-q", bundle.to_str().unwrap(), clone.to_str().unwrap()],
+    );
+    assert_eq!(tree(&clone), tree(&fixture.repo()));
+    assert_eq!(git_in(&clone, &["rev-list", "--count", "HEAD"]), b"2\n");
+    git_in(&clone, &["fsck", "--strict"]);
+}
+
+#[test]
+fn session_git_finds_a_clean_checkout() {
+    let fixture = dirty_fixture();
+    for (history, name) in [(History::Full, "full"), (History::Commit, "commit")] {
+        let captured = fixture.capture(&["*.md"], history).unwrap();
+        let checkout = fixture.materialize(&captured.manifest, name).unwrap();
+        let status = git_in(checkout.path(), &["status", "--porcelain"]);
+        let status = String::from_utf8(status).unwrap();
+        assert_eq!(status, " M src.txt\n?? notes.md\n");
+        git_in(checkout.path(), &["log", "--oneline"]);
+    }
+}
+
+#[test]
+fn tracked_secret_stays_at_home_with_the_commit_alone() {
+    let fixture = Fixture::with_repo();
+    fixture.write("other.pem", "SECOND-KEY\n");
+    fixture.commit();
+    fixture.write("tracked.pem", "CHANGED-KEY\n");
+    fixture.write("src.txt", "changed\n");
+    let captured = fixture.capture(&["**"], History::Commit).unwrap();
+    let denied: Vec<_> = captured.manifest.denied_paths.iter().map(|path| path.as_str()).collect();
+    assert_eq!(denied, ["other.pem", "tracked.pem"]);
+    assert!(captured.warnings.iter().any(|warning| warning.contains("history may")));
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    assert!(!checkout.path().join("tracked.pem").exists());
+    assert_eq!(fs::read(checkout.path().join("src.txt")).unwrap(), b"changed\n");
+    for blob in fs::read_dir(fixture.path("blobs")).unwrap() {
+        let bytes = fs::read(blob.unwrap().path()).unwrap();
+        assert!(!bytes.windows(4).any(|window| window == b"-KEY"), "a key travelled");
+    }
+    let objects = git_in(checkout.path(), &["cat-file", "--batch-all-objects", "--batch"]);
+    assert!(!objects.windows(4).any(|window| window == b"-KEY"), "a key is in the objects");
+    assert!(
+        fixture
+            .collect(&checkout)
+            .changes
+            .iter()
+            .all(|change| change.path.as_bytes() == b"src.txt")
+    );
+}
+
+#[test]
+fn history_stays_at_home_with_the_commit_alone() {
+    let fixture = Fixture::with_repo();
+    fixture.write("src.txt", "OLD-VERSION\n");
+    fixture.commit();
+    fixture.write("src.txt", "new\n");
+    fixture.commit();
+    let captured = fixture.capture(&[], History::Commit).unwrap();
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    assert_eq!(git_in(checkout.path(), &["rev-list", "--count", "HEAD"]), b"1\n");
+    let objects = git_in(checkout.path(), &["cat-file", "--batch-all-objects", "--batch"]);
+    assert!(!objects.windows(11).any(|window| window == b"OLD-VERSION"));
+}
+
+#[track_caller]
+fn check_refused(fixture: &Fixture, is_expected: impl Fn(&CaptureError) -> bool) {
+    let error = fixture.capture(&[], History::Full).unwrap_err();
+    assert!(is_expected(&error), "{error}");
+}
+
+#[test]
+fn repositories_that_cannot_travel_are_refused_with_a_reason() {
+    let unborn = Fixture::new();
+    check_refused(&unborn, |error| {
+        matches!(error, CaptureError::Discover(DiscoverError::NotGit(_)))
+    });
+    unborn.git(&["init", "-q"]);
+    check_refused(&unborn, |error| {
+        matches!(error, CaptureError::Discover(DiscoverError::Unborn(_)))
+    });
+    let bare = Fixture::new();
+    bare.git(&["init", "-q", "--bare"]);
+    check_refused(&bare, |error| matches!(error, CaptureError::Discover(DiscoverError::Bare(_))));
+    let sha256 = Fixture::new();
+    sha256.git(&["init", "-q", "--object-format=sha256"]);
+    sha256.write("a", "a");
+    sha256.commit();
+    check_refused(&sha256, |error| {
+        matches!(error, CaptureError::Discover(DiscoverError::ObjectFormat(_)))
+    });
+    let merging = Fixture::with_repo();
+    merging.git(&["checkout", "-q", "-b", "other"]);
+    merging.write("src.txt", "theirs\n");
+    merging.commit();
+    merging.git(&["checkout", "-q", "main"]);
+    merging.write("src.txt", "ours\n");
+    merging.commit();
+    assert!(
+        !git_command(&merging.repo(), &["merge", "-q", "other"]).output().unwrap().status.success()
+    );
+    check_refused(&merging, |error| matches!(error, CaptureError::Unmerged(_)));
+}
+
+#[test]
+fn shallow_clone_travels_as_its_commit() {
+    let fixture = Fixture::with_repo();
+    fixture.write("src.txt", "second\n");
+    fixture.commit();
+    let origin = fixture.path("origin");
+    fs::rename(fixture.repo(), &origin).unwrap();
+    let url = format!("file://{}", origin.display());
+    git_in(fixture.temp.path(), &["clone", "-q", "--depth=1", &url, "repo"]);
+    check_refused(&fixture, |error| matches!(error, CaptureError::Shallow));
+    let captured = fixture.capture(&[], History::Commit).unwrap();
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    assert_eq!(fs::read(checkout.path().join("src.txt")).unwrap(), b"second\n");
+}
+
+#[test]
+fn linked_detached_and_sparse_worktrees_are_captured() {
+    let fixture = Fixture::with_repo();
+    fixture.write("kept/a.txt", "a\n");
+    fixture.write("left/b.txt", "b\n");
+    fixture.commit();
+    let main = fixture.path("main");
+    fs::rename(fixture.repo(), &main).unwrap();
+    git_in(&main, &["worktree", "add", "-q", "--detach", "../repo"]);
+    git_in(&fixture.repo(), &["sparse-checkout", "set", "kept"]);
+    fixture.write("kept/a.txt", "changed\n");
+    let captured = fixture.capture(&[], History::Full).unwrap();
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    assert_eq!(fs::read(checkout.path().join("kept/a.txt")).unwrap(), b"changed\n");
+    assert_eq!(fs::read(checkout.path().join("left/b.txt")).unwrap(), b"b\n");
+}
+
+#[test]
+fn submodule_travels_as_an_empty_directory() {
+    let fixture = Fixture::with_repo();
+    let inner = fixture.path("inner");
+    fs::create_dir(&inner).unwrap();
+    git_in(&inner, &["init", "-q"]);
+    fs::write(inner.join("x"), "x").unwrap();
+    git_in(&inner, &["add", "-A"]);
+    git_in(&inner, &["commit", "-q", "-m", "inner"]);
+    let url = inner.to_str().unwrap();
+    fixture.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", url, "sub"]);
+    fixture.commit();
+    let captured = fixture.capture(&[], History::Full).unwrap();
+    assert!(captured.warnings.iter().any(|warning| warning.contains("submodules")));
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    assert_eq!(fs::read_dir(checkout.path().join("sub")).unwrap().count(), 0);
+    assert!(fixture.collect(&checkout).changes.is_empty());
+}
+
+#[test]
+fn changed_file_behind_a_filter_stays_at_home() {
+    let fixture = Fixture::with_repo();
+    fixture.write(".gitattributes", "*.crypt filter=git-crypt\nbig.bin filter=lfs\n");
+    fixture.write("a.crypt", "encrypted\n");
+    fixture.write("big.bin", "version https://git-lfs.github.com/spec/v1\n");
+    fixture.commit();
+    fixture.write("a.crypt", "CLEAR-TEXT\n");
+    fixture.write("src.txt", "changed\n");
+    let captured = fixture.capture(&[], History::Full).unwrap();
+    let denied: Vec<_> = captured.manifest.denied_paths.iter().map(|path| path.as_str()).collect();
+    assert_eq!(denied, ["a.crypt"]);
+    let diff =
+        fs::read(fixture.blobs.path_of(&captured.manifest.dirty_diff_hash.unwrap())).unwrap();
+    let diff = String::from_utf8(diff).unwrap();
+    assert!(diff.contains("src.txt") && !diff.contains("CLEAR-TEXT"));
+}
+
+#[test]
+fn folder_without_git_travels_by_its_allow_list() {
+    use warrant_workspace::{CaptureOptions, capture_folder, quiet};
+    let fixture = Fixture::new();
+    fixture.write("a.txt", "a\n");
+    fixture.write("sub/b.md", "b\n");
+    fixture.write("sub/.env", "SECRET\n");
+    std::os::unix::fs::symlink("/etc/passwd", fixture.repo().join("link.md")).unwrap();
+    let options = CaptureOptions {
+        scratch: &fixture.path("scratch"),
+        allow_untracked: &["*.md".into(), ".env".into()],
+        deny_patterns: &[".env".into()],
+        history: History::Full,
+        progress: &quiet,
+    };
+    let captured = capture_folder(&fixture.repo(), &fixture.blobs, &options).unwrap();
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    let names: Vec<_> = files(checkout.path()).into_keys().collect();
+    assert_eq!(names, [b"link.md".to_vec(), b"sub/b.md".to_vec()]);
+    assert_eq!(captured.manifest.denied_paths.len(), 1);
+}

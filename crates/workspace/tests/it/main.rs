@@ -1,0 +1,17 @@
+//! The workspace room, from outside: real git, real files, real overlays.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    missing_docs,
+    unreachable_pub,
+    reason = "tests"
+)]
+
+mod attacks;
+mod capture;
+mod export;
+mod fixture;
+mod round_trip;
