@@ -8,9 +8,12 @@
     reason = "tests"
 )]
 
+mod attacks;
 mod dns;
 mod fetch;
 mod http;
+mod internet;
 mod origin;
 mod parsers;
+mod transparent;
 mod tunnel;
