@@ -40,7 +40,7 @@ pub struct InvalidEvent {
 }
 
 /// Where a chain breaks and how.
-#[derive(Debug, Error, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Error, PartialEq, Eq)]
 #[error("event chain broken at seq {seq}: {reason}")]
 pub struct BrokenChain {
     /// The place in the chain.
@@ -90,6 +90,11 @@ impl Chain {
     ) -> Result<Self, BrokenChain> {
         check_chain(contract_hash, events.iter().map(Some))?;
         Ok(Self { genesis: contract_hash, events })
+    }
+
+    /// Takes events whose links were just found to hold.
+    pub(crate) const fn checked(contract_hash: Digest, events: Vec<ChainedEvent>) -> Self {
+        Self { genesis: contract_hash, events }
     }
 
     /// Appends an event that happened at `at`.

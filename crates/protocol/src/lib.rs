@@ -8,6 +8,7 @@
 //! Signed objects are [`signed::Signed`]: the received JSON beside a typed view.
 
 pub mod approval;
+pub mod bundle;
 pub mod canonical;
 pub mod chain;
 pub mod claim;
@@ -36,8 +37,10 @@ pub mod signed;
 pub mod state;
 pub mod time;
 pub mod validate;
+pub mod verify;
 pub mod wire;
 
+pub use bundle::Bundle;
 pub use canonical::{canonicalize, hash_canonical};
 pub use chain::{Chain, ChainedEvent};
 pub use claim::Claim;
@@ -62,3 +65,4 @@ pub use request::{ActorRef, RunRequest};
 pub use signed::{Signed, Signer};
 pub use state::{RunState, Transition, WireStatus};
 pub use time::Timestamp;
+pub use verify::{Problem, VerifiedBundle, verify};

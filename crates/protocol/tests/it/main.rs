@@ -7,7 +7,9 @@
     reason = "tests"
 )]
 
+mod forge;
 mod objects;
 mod primitives;
 mod requests;
 mod vectors;
+mod verification;

@@ -1,0 +1,275 @@
+//! The verifier: a bundle and the caller's keys in, a [`VerifiedBundle`] or every problem out.
+//!
+//! First the reference's sixteen checks in its order and words, then what it misses.
+//! Keys inside the bundle only say which keys were used; whether to believe them is the
+//! caller's set of trusted keys alone. Nothing here needs a clock: a contract must have been
+//! live when it was claimed, not now.
+
+mod ours;
+mod problem;
+
+use serde_json::{Map, Value};
+
+pub use self::problem::Problem;
+use crate::bundle::{Bundle, Malformed};
+use crate::chain::{BrokenChain, check_chain};
+use crate::event::Event;
+use crate::fold::{ended_as, is_ours};
+use crate::keys::TrustedKeys;
+use crate::receipt::ReleasedSecret;
+use crate::{Chain, ChainedEvent, Contract, Digest, PublicKey, Receipt, Signer, json};
+
+/// A bundle whose every claim was checked against keys the caller trusts. Only [`verify`] makes one.
+#[derive(Debug, Clone)]
+pub struct VerifiedBundle {
+    contract: Contract,
+    receipt: Receipt,
+    chain: Chain,
+    plane: PublicKey,
+    runner: PublicKey,
+}
+
+impl VerifiedBundle {
+    /// Returns what was permitted.
+    #[must_use]
+    pub const fn contract(&self) -> &Contract {
+        &self.contract
+    }
+
+    /// Returns what happened.
+    #[must_use]
+    pub const fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
+    /// Returns how it happened.
+    #[must_use]
+    pub const fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// Returns the plane's key, which the caller trusts.
+    #[must_use]
+    pub const fn plane_key(&self) -> &PublicKey {
+        &self.plane
+    }
+
+    /// Returns the key that sealed the receipt, which the caller trusts.
+    #[must_use]
+    pub const fn runner_key(&self) -> &PublicKey {
+        &self.runner
+    }
+
+    /// Returns whether the receipt carries our members (posture, outcome, preimage, …), or only
+    /// what the reference's runner writes.
+    #[must_use]
+    pub fn is_extended(&self) -> bool {
+        is_ours(&self.chain)
+    }
+}
+
+/// Checks a bundle against the keys the caller trusts.
+///
+/// # Errors
+/// Every [`Problem`] at once; a bundle that cannot be read has exactly one.
+pub fn verify(bundle: Bundle, trusted: &TrustedKeys) -> Result<VerifiedBundle, Vec<Problem>> {
+    let parts = Parts::read(bundle.into_raw())
+        .map_err(|Malformed(detail)| vec![Problem::Malformed { detail }])?;
+    let mut problems = Vec::new();
+    check_contract(&parts, &mut problems);
+    check_sealed(&parts, &mut problems);
+    if parts.receipt.check_signature(Signer::Plane, &parts.plane).is_err() {
+        problems.push(Problem::PlaneCountersignature);
+    }
+    ours::check(&parts, trusted, &mut problems);
+    match (problems.is_empty(), parts.into_verified()) {
+        (true, Some(verified)) => Ok(verified),
+        (true, None) => Err(vec![Problem::EmptyChain]),
+        (false, _) => Err(problems),
+    }
+}
+
+/// Checks a runner's receipt the way the reference's plane does before it countersigns:
+/// problems 2 to 15. Folding and trust are checked besides, by [`verify`] on the whole bundle.
+///
+/// # Errors
+/// Every [`Problem`] at once.
+pub fn verify_runner_receipt(
+    contract: &Contract,
+    receipt: &Receipt,
+    chain: &Chain,
+    runner: &PublicKey,
+) -> Result<(), Vec<Problem>> {
+    let parts = Parts {
+        version: None,
+        contract: contract.clone(),
+        receipt: receipt.clone(),
+        links: Links::Whole(chain.clone()),
+        plane: runner.clone(),
+        runner: runner.clone(),
+    };
+    let mut problems = Vec::new();
+    check_sealed(&parts, &mut problems);
+    ours::check_fold(&parts, &mut problems);
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
+/// What a bundle holds, read but not believed.
+pub(crate) struct Parts {
+    version: Option<String>,
+    contract: Contract,
+    receipt: Receipt,
+    links: Links,
+    plane: PublicKey,
+    runner: PublicKey,
+}
+
+/// The events of a bundle, with or without every link holding.
+enum Links {
+    Whole(Chain),
+    Broken { events: Vec<Option<ChainedEvent>>, broken: BrokenChain },
+}
+
+impl Links {
+    fn of(contract_hash: Digest, events: Vec<Option<ChainedEvent>>) -> Self {
+        match check_chain(contract_hash, events.iter().map(Option::as_ref)) {
+            Ok(()) => {
+                Self::Whole(Chain::checked(contract_hash, events.into_iter().flatten().collect()))
+            }
+            Err(broken) => Self::Broken { events, broken },
+        }
+    }
+}
+
+impl Parts {
+    fn chain(&self) -> Option<&Chain> {
+        match &self.links {
+            Links::Whole(chain) => Some(chain),
+            Links::Broken { .. } => None,
+        }
+    }
+
+    fn events(&self) -> Vec<Option<&ChainedEvent>> {
+        match &self.links {
+            Links::Whole(chain) => chain.events().iter().map(Some).collect(),
+            Links::Broken { events, .. } => events.iter().map(Option::as_ref).collect(),
+        }
+    }
+
+    fn read(mut raw: Map<String, Value>) -> Result<Self, Malformed> {
+        let mut take = |name: &str| {
+            raw.remove(name).ok_or_else(|| Malformed(format!("missing field `{name}`")))
+        };
+        let (contract, receipt, events, keys) =
+            (take("contract")?, take("receipt")?, take("events")?, take("keys")?);
+        let contract =
+            Contract::from_value(contract).map_err(|error| Malformed(error.to_string()))?;
+        let receipt = Receipt::from_value(receipt).map_err(|error| Malformed(error.to_string()))?;
+        let events = match events {
+            Value::Array(events) => events.into_iter().map(read_event).collect::<Result<_, _>>()?,
+            _ => return Err(Malformed("events is not a list".to_owned())),
+        };
+        let key = |name: &str| {
+            let pem = keys.get(name).and_then(Value::as_str);
+            let pem = pem.ok_or_else(|| Malformed(format!("keys: missing field `{name}`")))?;
+            PublicKey::from_pem(pem).map_err(|error| Malformed(format!("keys.{name}: {error}")))
+        };
+        let version = raw.get("version").and_then(Value::as_str).map(str::to_owned);
+        let (plane, runner) = (key("planePublicKeyPem")?, key("runnerPublicKeyPem")?);
+        let links = Links::of(contract.hash(), events);
+        Ok(Self { version, contract, receipt, links, plane, runner })
+    }
+
+    fn into_verified(self) -> Option<VerifiedBundle> {
+        let Self { contract, receipt, links, plane, runner, .. } = self;
+        match links {
+            Links::Whole(chain) => Some(VerifiedBundle { contract, receipt, chain, plane, runner }),
+            Links::Broken { .. } => None,
+        }
+    }
+}
+
+fn read_event(value: Value) -> Result<Option<ChainedEvent>, Malformed> {
+    match value {
+        Value::Null => Ok(None),
+        value => {
+            ChainedEvent::from_value(value).map(Some).map_err(|error| Malformed(error.to_string()))
+        }
+    }
+}
+
+fn check_contract(parts: &Parts, problems: &mut Vec<Problem>) {
+    if parts.contract.check_signature(Signer::Plane, &parts.plane).is_err() {
+        problems.push(Problem::ContractSignature);
+    }
+}
+
+/// The reference's problems 2 to 15.
+fn check_sealed(parts: &Parts, problems: &mut Vec<Problem>) {
+    let (contract, receipt) = (parts.contract.body(), parts.receipt.body());
+    let mut check = |holds: bool, problem: Problem| {
+        if !holds {
+            problems.push(problem);
+        }
+    };
+    check(receipt.run_id == contract.run_id, Problem::RunId);
+    check(receipt.contract_hash == parts.contract.hash(), Problem::ContractHash);
+    check(receipt.runner.key_id == *parts.runner.id(), Problem::RunnerKeyId);
+    check(receipt.runner.pool == contract.runner.pool, Problem::RunnerPool);
+    let runner_signature = parts.receipt.check_signature(Signer::Runner, &parts.runner);
+    check(runner_signature.is_ok(), Problem::RunnerSignature);
+    if let Links::Broken { broken, .. } = &parts.links {
+        check(false, Problem::BrokenChain(*broken));
+    }
+    let events = parts.events();
+    match events.last() {
+        None => check(false, Problem::EmptyChain),
+        Some(last) => {
+            let head = last.map(ChainedEvent::hash);
+            check(head == Some(receipt.events_head), Problem::EventsHead);
+            let is_counted = receipt.event_count == events.len() as u64;
+            check(is_counted, Problem::EventCount);
+            let ended = last.and_then(|last| ended_as(last.event()));
+            check(ended == Some(receipt.status), Problem::TerminalEvent);
+        }
+    }
+    let base_ref = &contract.workspace.base_ref;
+    check(receipt.workspace_in.base_ref == *base_ref, Problem::BaseRef);
+    let manifest_hash = parts.contract.manifest_hash();
+    check(receipt.workspace_in.manifest_hash == manifest_hash, Problem::ManifestHash);
+    let is_released = sorted(receipt.secrets_released.clone()) == sorted(released(&events));
+    check(is_released, Problem::SecretsReleased);
+    if let Some(diff) = receipt.workspace_out.diff_hash {
+        let is_diff = |event: &ChainedEvent| matches!(event.event(), Event::ArtifactCreated { hash, .. } if *hash == diff);
+        check(events.iter().flatten().any(|event| is_diff(event)), Problem::DiffHash);
+    }
+}
+
+fn released(events: &[Option<&ChainedEvent>]) -> Vec<ReleasedSecret> {
+    let release = |event: &ChainedEvent| match event.event() {
+        Event::SecretReleased { name, scope } => {
+            Some(ReleasedSecret { name: name.clone(), scope: scope.clone(), ts: event.at() })
+        }
+        _ => None,
+    };
+    events.iter().flatten().copied().filter_map(release).collect()
+}
+
+fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {
+    list.sort_unstable();
+    list
+}
+
+/// Checks a bundle given as JSON text.
+///
+/// # Errors
+/// Every [`Problem`] at once.
+pub fn verify_slice(bytes: &[u8], trusted: &TrustedKeys) -> Result<VerifiedBundle, Vec<Problem>> {
+    let bundle = Bundle::from_slice(bytes)
+        .map_err(|Malformed(detail)| vec![Problem::Malformed { detail }])?;
+    verify(bundle, trusted)
+}
+
+pub(crate) fn member_texts(raw: &Map<String, Value>, name: &str) -> Vec<String> {
+    raw.get(name).and_then(|list| json::view(list).ok()).unwrap_or_default()
+}

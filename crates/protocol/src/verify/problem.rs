@@ -1,0 +1,184 @@
+//! Everything that can be wrong with a bundle.
+
+use thiserror::Error;
+
+use crate::chain::BrokenChain;
+use crate::{KeyId, KeyRole};
+
+/// One thing that is wrong with a bundle. The first seventeen speak the reference's words.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Problem {
+    /// It cannot be read.
+    #[error("bundle is malformed: {detail}")]
+    Malformed {
+        /// What cannot be read.
+        detail: String,
+    },
+    /// The contract's signature.
+    #[error("contract plane signature invalid")]
+    ContractSignature,
+    /// Another run.
+    #[error("receipt.runId does not match the contract")]
+    RunId,
+    /// Another contract.
+    #[error("receipt.contractHash does not match the contract")]
+    ContractHash,
+    /// Another key.
+    #[error("receipt runner key id does not match the enrolled runner key")]
+    RunnerKeyId,
+    /// Another pool.
+    #[error("receipt runner pool does not match the contract")]
+    RunnerPool,
+    /// The runner's signature.
+    #[error("receipt runner signature invalid")]
+    RunnerSignature,
+    /// The chain does not hold.
+    #[error(transparent)]
+    BrokenChain(BrokenChain),
+    /// There is no chain.
+    #[error("event chain is empty")]
+    EmptyChain,
+    /// Another last event.
+    #[error("receipt.eventsHead does not match the last event hash")]
+    EventsHead,
+    /// Another number of events.
+    #[error("receipt.eventCount does not match the event chain")]
+    EventCount,
+    /// Another end.
+    #[error("terminal event does not match receipt status")]
+    TerminalEvent,
+    /// Another commit.
+    #[error("receipt.workspaceIn.baseRef does not match the contract")]
+    BaseRef,
+    /// Another manifest.
+    #[error("receipt.workspaceIn.manifestHash does not match the contract")]
+    ManifestHash,
+    /// Other secrets.
+    #[error("secretsReleased does not match secret.released events")]
+    SecretsReleased,
+    /// A diff nobody kept.
+    #[error("workspaceOut.diffHash has no matching artifact.created event")]
+    DiffHash,
+    /// The plane's signature on the receipt.
+    #[error("receipt plane countersignature invalid")]
+    PlaneCountersignature,
+
+    /// The caller does not trust a key that was used.
+    #[error("{} key {key_id} is not trusted", role_name(*.role))]
+    UntrustedKey {
+        /// What it was used as.
+        role: KeyRole,
+        /// Which key.
+        key_id: KeyId,
+    },
+    /// A version text is missing or another one.
+    #[error("{what} version is not {expected}")]
+    Version {
+        /// Of what.
+        what: String,
+        /// The text that was expected.
+        expected: &'static str,
+    },
+    /// A member must be understood, and is not known here.
+    #[error(
+        "{object} demands that its member \"{member}\" is understood, and it is not known here"
+    )]
+    UnknownCritical {
+        /// Of which object.
+        object: &'static str,
+        /// Which member.
+        member: String,
+    },
+    /// The contract names another issuer than the key that signed it.
+    #[error("contract issuer is not the plane key that signed it")]
+    Issuer,
+    /// A runner is named and never claimed the run.
+    #[error("receipt names a runner, and no run.claimed event is on the chain")]
+    NeverClaimed,
+    /// Another runner claimed the run.
+    #[error("receipt.runner.{member} does not match the run.claimed event")]
+    OtherRunner {
+        /// Which member.
+        member: &'static str,
+    },
+    /// An approval is named and not on the chain.
+    #[error("contract says {actor} approved, and the chain does not")]
+    ApprovalNotOnChain {
+        /// Who.
+        actor: String,
+    },
+    /// Approval was asked for and nobody gave it.
+    #[error("the decision asked for approval, and nobody is on record as approving")]
+    NobodyApproved,
+    /// The decision was no.
+    #[error("the decision was deny, and a contract exists")]
+    DeniedContract,
+    /// A signed approval does not stand.
+    #[error("approval by {actor}: {detail}")]
+    Approval {
+        /// Who.
+        actor: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// Something only the plane says before a claim was said after it.
+    #[error("event {seq} ({event_type}) stands after the run was claimed")]
+    Misplaced {
+        /// Where.
+        seq: u64,
+        /// What.
+        event_type: String,
+    },
+    /// The contract had ended when the runner took it.
+    #[error("contract was expired when it was claimed")]
+    ExpiredAtClaim,
+    /// The contract had ended when the program started.
+    #[error("contract was expired when the run started")]
+    ExpiredAtStart,
+    /// The receipt says something the chain does not.
+    #[error("receipt.{member} does not follow from the event chain")]
+    DoesNotFold {
+        /// Which member.
+        member: String,
+    },
+    /// The preimage is not of its inputs.
+    #[error("preimage.{field} does not recompute from its inputs")]
+    Preimage {
+        /// Which field.
+        field: &'static str,
+    },
+    /// A secret went out that the contract does not name.
+    #[error("secret {name} was released, and the contract does not name it")]
+    SecretNotInContract {
+        /// Which.
+        name: String,
+    },
+    /// Another command ran.
+    #[error("command.executed is not the command of the contract")]
+    OtherCommand,
+    /// Another workspace was written out.
+    #[error("workspace.materialized is not the workspace of the contract")]
+    OtherWorkspace,
+    /// Another tier than the contract's.
+    #[error("receipt.runner.isolation is not the tier of the contract")]
+    OtherIsolation,
+    /// A program ran although the boundary held less than the contract demands.
+    #[error("a program ran, and {component} was not enforced as the contract demands")]
+    RanBelowPosture {
+        /// Which component.
+        component: String,
+    },
+    /// The end and the outcome say different things.
+    #[error("status and outcome contradict each other")]
+    OutcomeContradiction,
+}
+
+const fn role_name(role: KeyRole) -> &'static str {
+    match role {
+        KeyRole::Plane => "plane",
+        KeyRole::Runner => "runner",
+        KeyRole::Approver => "approver",
+        KeyRole::Org => "org",
+    }
+}
