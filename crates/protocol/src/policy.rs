@@ -141,6 +141,10 @@ pub struct PolicyBody {
     pub consent: Vec<ConsentRule>,
     /// Retention.
     pub retention: RetentionRules,
+    /// What the reference does not know: limits, files, isolation, approvals. The policy room
+    /// reads it, as strictly as the rest; without it a document means what it means there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub controls: Option<Value>,
 }
 
 /// A policy document: the received JSON beside its members.
