@@ -1,0 +1,236 @@
+//! The `controls` of a policy document: what the reference's document does not know.
+//!
+//! Read as strictly as the rest: an unknown key, a relative root or an impossible level is
+//! refused, because a rule that is not understood permits. Every member is optional; what an
+//! absent member means is said beside it, and it is never more than the reference allows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde_json::Value;
+use thiserror::Error;
+use warrant_protocol::request::{Disclosure, EgressRule, WorkspaceMode};
+use warrant_protocol::{Evidence, Isolation, LimitKind, Limits};
+
+use crate::paths;
+
+/// The highest level an approval can have.
+pub const MAX_LEVEL: u8 = 3;
+
+/// What policy says beyond the reference's document.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Controls {
+    /// Tiers and what they must hold. Absent: any tier, nothing demanded.
+    pub isolation: Option<IsolationControls>,
+    /// Limits. Absent: none but the budget's.
+    pub limits: Option<LimitControls>,
+    /// Files of the machine. Absent: no further files, no direct writes to the workspace.
+    pub files: Option<FileControls>,
+    /// Destinations with ports. Absent: no port but 80 and 443.
+    pub network: Option<NetworkControls>,
+    /// The environment. Absent: nothing is inherited from the runner.
+    pub environment: Option<EnvironmentControls>,
+    /// Images. Absent: a request cannot choose one.
+    pub images: Option<ImageControls>,
+    /// The weakest evidence a request may accept, by component. Absent: none weaker.
+    pub evidence: Option<BTreeMap<String, Evidence>>,
+    /// What may be told outside. Absent: as requested, recorded only.
+    pub disclosure: Option<DisclosureControls>,
+    /// What happens to names that are executed later by themselves. Absent: all are held.
+    pub gate: Option<GateControls>,
+    /// Who approves what. Absent: nobody but the document's own consent rules.
+    pub approvals: Option<Vec<ApprovalRule>>,
+}
+
+/// Tiers and what they must hold.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct IsolationControls {
+    /// The tiers a run may use; for each the components that must hold, with the weakest
+    /// evidence that counts.
+    pub tiers: BTreeMap<Isolation, BTreeMap<String, Evidence>>,
+}
+
+/// Limits.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LimitControls {
+    /// What a run gets when it does not say.
+    pub default: Limits,
+    /// What a run gets at most.
+    pub ceiling: Limits,
+}
+
+/// Files of the machine.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FileControls {
+    /// Directories below which a run may ask to read.
+    pub read_roots: Vec<String>,
+    /// Directories below which a run may ask to write.
+    pub write_roots: Vec<String>,
+    /// How the workspace may be used.
+    pub modes: Vec<WorkspaceMode>,
+    /// Globs of files that are always masked.
+    pub masks: Vec<String>,
+}
+
+/// Destinations with ports.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NetworkControls {
+    /// What may be reached beside the document's hosts on 80 and 443.
+    pub destinations: Vec<EgressRule>,
+}
+
+/// The environment.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EnvironmentControls {
+    /// Names that may be taken over from the runner.
+    pub inherit: BTreeSet<String>,
+}
+
+/// Images.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ImageControls {
+    /// The images, exactly as a request spells them.
+    pub allow: BTreeSet<String>,
+}
+
+/// What may be told outside.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DisclosureControls {
+    /// The levels a request may choose.
+    pub allow: Vec<Disclosure>,
+}
+
+/// Globs of names at the gate where changes leave the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GateControls {
+    /// Let through and pointed out.
+    pub flag: Vec<String>,
+    /// Kept back until a person says so.
+    pub hold: Vec<String>,
+    /// Never let through.
+    pub refuse: Vec<String>,
+}
+
+/// Who approves what.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ApprovalRule {
+    /// The level this rule is about.
+    pub level: u8,
+    /// Names of people or groups; `*` is every approver.
+    pub approvers: Vec<String>,
+    /// How many different people it takes.
+    pub quorum: u32,
+    /// How long an approval is good for.
+    pub expires_min: u32,
+}
+
+/// Why `controls` are refused.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum InvalidControls {
+    /// A member is missing, unknown or of the wrong kind.
+    #[error("controls: {0}")]
+    Members(String),
+    /// A root that is not an absolute path in its plain spelling.
+    #[error("controls.files: root `{0}` must be an absolute path without `.`, `..` or `//`")]
+    Root(String),
+    /// A default that is beyond its ceiling.
+    #[error("controls.limits: the default of {} is beyond its ceiling", .0.as_str())]
+    Limit(LimitKind),
+    /// A rule about approvals that can never be satisfied.
+    #[error("controls.approvals[{index}]: {message}")]
+    Approval {
+        /// Which rule.
+        index: usize,
+        /// What is wrong with it.
+        message: &'static str,
+    },
+}
+
+impl Controls {
+    /// Returns controls that say nothing.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self {
+            isolation: None,
+            limits: None,
+            files: None,
+            network: None,
+            environment: None,
+            images: None,
+            evidence: None,
+            disclosure: None,
+            gate: None,
+            approvals: None,
+        }
+    }
+
+    /// Reads the member of a policy document.
+    ///
+    /// # Errors
+    /// [`InvalidControls`] naming what is wrong.
+    pub fn from_value(value: &Value) -> Result<Self, InvalidControls> {
+        let controls = Self::deserialize(value);
+        let controls = controls.map_err(|cause| InvalidControls::Members(cause.to_string()))?;
+        controls.check()?;
+        Ok(controls)
+    }
+
+    fn check(&self) -> Result<(), InvalidControls> {
+        let roots =
+            self.files.iter().flat_map(|files| files.read_roots.iter().chain(&files.write_roots));
+        for root in roots {
+            if !paths::is_plain(root) {
+                return Err(InvalidControls::Root(root.clone()));
+            }
+        }
+        if let Some(limits) = &self.limits {
+            for kind in LimitKind::ALL {
+                let is_beyond = match (limits.default.of(kind), limits.ceiling.of(kind)) {
+                    (Some(default), Some(ceiling)) => default > ceiling,
+                    (None | Some(_), None) | (None, Some(_)) => false,
+                };
+                if is_beyond {
+                    return Err(InvalidControls::Limit(kind));
+                }
+            }
+        }
+        self.approvals.iter().flatten().enumerate().try_for_each(|(index, rule)| {
+            let message = rule.fault();
+            message.map_or(Ok(()), |message| Err(InvalidControls::Approval { index, message }))
+        })
+    }
+
+    /// Returns the rule about approvals of a level.
+    #[must_use]
+    pub fn approval(&self, level: u8) -> Option<&ApprovalRule> {
+        self.approvals.iter().flatten().find(|rule| rule.level == level)
+    }
+}
+
+impl ApprovalRule {
+    fn fault(&self) -> Option<&'static str> {
+        let named = self.approvers.iter().filter(|name| *name != "*").count();
+        let takes_everyone = named < self.approvers.len();
+        match self {
+            Self { level, .. } if !(1..=MAX_LEVEL).contains(level) => Some("levels are 1, 2 and 3"),
+            Self { approvers, .. } if approvers.is_empty() => Some("there are no approvers"),
+            Self { quorum: 0, .. } => Some("a quorum of nobody is no approval"),
+            Self { expires_min: 0, .. } => Some("it expires at once"),
+            Self { approvers, .. } if approvers.iter().any(|name| name.trim().is_empty()) => {
+                Some("an approver without a name")
+            }
+            _ if takes_everyone && named > 0 => Some("`*` beside names makes the names moot"),
+            _ => None,
+        }
+    }
+}

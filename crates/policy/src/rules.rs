@@ -1,0 +1,375 @@
+//! The second layer: Cedar rules, loaded strictly, sliced by scope, evaluated without mercy.
+//!
+//! Cedar skips a policy that errors, even a `forbid`; so rules are refused at load on any
+//! warning of the strict validator, and an evaluation with any error is a refusal.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::str::FromStr;
+
+use cedar_policy::{
+    ActionConstraint, Authorizer, Context, Effect, Entities, EntityId, EntityTypeName, EntityUid,
+    Policy, PolicyId, PolicySet, PrincipalConstraint, Request, ResourceConstraint, Schema,
+    ValidationMode, Validator,
+};
+use thiserror::Error;
+
+/// The text of the schema every rule is validated against.
+pub const SCHEMA: &str = include_str!("../schemas/warrant.cedarschema");
+
+/// What a rule is asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Action {
+    /// Whether a run may happen in a pool.
+    Run,
+    /// Whether a program may be started.
+    Exec,
+    /// Whether a host may be reached.
+    NetConnect,
+    /// Whether a secret may be used.
+    SecretUse,
+    /// Whether a root may be read or written.
+    FsGrant,
+}
+
+impl Action {
+    /// Every action.
+    pub const ALL: [Self; 5] =
+        [Self::Run, Self::Exec, Self::NetConnect, Self::SecretUse, Self::FsGrant];
+
+    /// Returns the name used in rules.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Exec => "exec",
+            Self::NetConnect => "net_connect",
+            Self::SecretUse => "secret_use",
+            Self::FsGrant => "fs_grant",
+        }
+    }
+
+    const fn resource_type(self) -> &'static str {
+        match self {
+            Self::Run => "Pool",
+            Self::Exec => "Program",
+            Self::NetConnect => "Host",
+            Self::SecretUse => "Secret",
+            Self::FsGrant => "Root",
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A rule that took part in a decision.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rule {
+    /// Its `@id`, or the place in the document.
+    pub id: String,
+    /// Its `@reason`.
+    pub reason: String,
+}
+
+/// Why rules are refused.
+#[derive(Debug, Error)]
+pub enum InvalidRules {
+    /// The shipped schema is broken.
+    #[error("the schema of rules: {0}")]
+    Schema(String),
+    /// The text is not Cedar.
+    #[error("the rules do not parse: {0}")]
+    Parse(String),
+    /// A template; templates are not used.
+    #[error("the rules hold a template, `{0}`")]
+    Template(String),
+    /// A rule without its name or reason.
+    #[error("a rule has no @{annotation}: {rule}")]
+    Unnamed {
+        /// Which annotation is missing.
+        annotation: &'static str,
+        /// The rule, as far as it can be named.
+        rule: String,
+    },
+    /// Two rules with one name.
+    #[error("two rules are called `{0}`")]
+    Duplicate(String),
+    /// The validator found errors or warnings.
+    #[error("the rules are not valid: {0}")]
+    Invalid(String),
+    /// Cedar refused to put the rules together.
+    #[error("the rules cannot be put together: {0}")]
+    Assemble(String),
+}
+
+/// Rules that were loaded and validated.
+#[derive(Debug, Clone)]
+pub(crate) struct Rules {
+    schema: Schema,
+    entities: Entities,
+    names: Names,
+    slices: BTreeMap<Action, Slices>,
+    known: HashMap<String, Rule>,
+    count: usize,
+}
+
+#[derive(Debug, Clone)]
+struct Names {
+    principal: EntityTypeName,
+    resources: BTreeMap<Action, EntityTypeName>,
+    actions: BTreeMap<Action, EntityUid>,
+}
+
+/// The rules of one action, by the resource they name.
+#[derive(Debug, Clone)]
+struct Slices {
+    /// Rules that name none.
+    general: Slice,
+    /// Those together with the ones that name this resource.
+    by_resource: HashMap<String, Slice>,
+}
+
+#[derive(Debug, Clone)]
+struct Slice {
+    set: PolicySet,
+    /// A permit without conditions, where nothing forbids: no need to evaluate.
+    certain: Option<String>,
+}
+
+/// How one question was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) allowed: bool,
+    /// The rules that decided.
+    pub(crate) rules: Vec<Rule>,
+    /// Rules that could not be evaluated.
+    pub(crate) failed: Vec<String>,
+}
+
+/// One question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub(crate) action: Action,
+    pub(crate) resource: String,
+    /// What only this question's context has.
+    pub(crate) detail: Detail,
+}
+
+/// What only one question's context has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Detail {
+    None,
+    Connect { port: i64 },
+    Grant { access: &'static str },
+}
+
+impl Rules {
+    /// Reads and validates rules.
+    pub(crate) fn load(text: &str) -> Result<Self, InvalidRules> {
+        let (schema, warnings) = Schema::from_cedarschema_str(SCHEMA)
+            .map_err(|cause| InvalidRules::Schema(cause.to_string()))?;
+        if let Some(warning) = warnings.into_iter().next() {
+            return Err(InvalidRules::Schema(warning.to_string()));
+        }
+        let parsed =
+            PolicySet::from_str(text).map_err(|cause| InvalidRules::Parse(told(&cause)))?;
+        if let Some(template) = parsed.templates().next() {
+            return Err(InvalidRules::Template(template.id().to_string()));
+        }
+        let (policies, known) = named(&parsed)?;
+        let set = assemble(policies.iter())?;
+        let result = Validator::new(schema.clone()).validate(&set, ValidationMode::Strict);
+        if !result.validation_passed_without_warnings() {
+            let errors = result.validation_errors().map(ToString::to_string);
+            let warnings = result.validation_warnings().map(ToString::to_string);
+            let all: Vec<String> = errors.chain(warnings).collect();
+            return Err(InvalidRules::Invalid(all.join("; ")));
+        }
+        let names = Names::new()?;
+        let mut slices = BTreeMap::new();
+        for action in Action::ALL {
+            slices.insert(action, Slices::new(action, &names, &policies)?);
+        }
+        let entities = Entities::empty();
+        Ok(Self { schema, entities, names, slices, known, count: policies.len() })
+    }
+
+    /// Returns how many rules there are.
+    pub(crate) const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the rule of a permit without conditions, where nothing could forbid.
+    pub(crate) fn certain(&self, question: &Question) -> Option<Rule> {
+        let id = self.slice(question)?.certain.as_deref()?;
+        self.known.get(id).cloned()
+    }
+
+    /// Returns how many rules a question is put to.
+    pub(crate) fn weight(&self, question: &Question) -> usize {
+        self.slice(question).map_or(0, |slice| slice.set.num_of_policies())
+    }
+
+    fn slice(&self, question: &Question) -> Option<&Slice> {
+        let slices = self.slices.get(&question.action)?;
+        Some(slices.by_resource.get(&question.resource).unwrap_or(&slices.general))
+    }
+
+    /// Answers one question; whatever goes wrong is a refusal.
+    pub(crate) fn answer(&self, principal: &str, question: &Question, context: Context) -> Answer {
+        let refused = |why: String| Answer { allowed: false, rules: Vec::new(), failed: vec![why] };
+        let (Some(slice), Some(action), Some(resource)) = (
+            self.slice(question),
+            self.names.actions.get(&question.action),
+            self.names.resources.get(&question.action),
+        ) else {
+            return refused("an action that is not known".to_owned());
+        };
+        let principal = uid(&self.names.principal, principal);
+        let resource = uid(resource, &question.resource);
+        let request =
+            Request::new(principal, action.clone(), resource, context, Some(&self.schema));
+        let request = match request {
+            Ok(request) => request,
+            Err(cause) => return refused(format!("facts that do not fit the schema: {cause}")),
+        };
+        let response = Authorizer::new().is_authorized(&request, &slice.set, &self.entities);
+        let diagnostics = response.diagnostics();
+        let failed: Vec<String> = diagnostics.errors().map(ToString::to_string).collect();
+        let mut rules: Vec<Rule> =
+            diagnostics.reason().filter_map(|id| self.rule(id)).cloned().collect();
+        rules.sort();
+        if !failed.is_empty() {
+            // What Cedar took for its reason is not ours: a rule that failed might have said no.
+            rules.clear();
+        }
+        let allowed = response.decision() == cedar_policy::Decision::Allow && failed.is_empty();
+        Answer { allowed, rules, failed }
+    }
+
+    fn rule(&self, id: &PolicyId) -> Option<&Rule> {
+        let id: &str = id.as_ref();
+        self.known.get(id)
+    }
+}
+
+impl Names {
+    fn new() -> Result<Self, InvalidRules> {
+        let type_name = |name: &str| {
+            EntityTypeName::from_str(name).map_err(|cause| InvalidRules::Schema(cause.to_string()))
+        };
+        let action_type = type_name("Action")?;
+        let mut resources = BTreeMap::new();
+        let mut actions = BTreeMap::new();
+        for action in Action::ALL {
+            resources.insert(action, type_name(action.resource_type())?);
+            actions.insert(action, uid(&action_type, action.as_str()));
+        }
+        Ok(Self { principal: type_name("Principal")?, resources, actions })
+    }
+}
+
+impl Slices {
+    fn new(action: Action, names: &Names, policies: &[Policy]) -> Result<Self, InvalidRules> {
+        let (Some(action_uid), Some(resource_type)) =
+            (names.actions.get(&action), names.resources.get(&action))
+        else {
+            return Err(InvalidRules::Schema(format!("no action `{action}`")));
+        };
+        let mut general = Vec::new();
+        let mut named: HashMap<String, Vec<&Policy>> = HashMap::new();
+        for policy in policies {
+            let applies = match policy.action_constraint() {
+                ActionConstraint::Any => true,
+                ActionConstraint::Eq(only) => only == *action_uid,
+                ActionConstraint::In(any) => any.contains(action_uid),
+            };
+            if !applies {
+                continue;
+            }
+            match policy.resource_constraint() {
+                ResourceConstraint::Eq(only) if only.type_name() == resource_type => {
+                    named.entry(only.id().unescaped().to_owned()).or_default().push(policy);
+                }
+                // It names a resource of another action's type and can never apply.
+                ResourceConstraint::Eq(_) => {}
+                ResourceConstraint::Any
+                | ResourceConstraint::In(_)
+                | ResourceConstraint::Is(_)
+                | ResourceConstraint::IsIn(_, _) => general.push(policy),
+            }
+        }
+        let mut by_resource = HashMap::new();
+        for (resource, policies) in named {
+            let all = general.iter().copied().chain(policies);
+            by_resource.insert(resource, Slice::new(all)?);
+        }
+        Ok(Self { general: Slice::new(general.into_iter())?, by_resource })
+    }
+}
+
+impl Slice {
+    fn new<'a>(policies: impl Iterator<Item = &'a Policy> + Clone) -> Result<Self, InvalidRules> {
+        let forbids = policies.clone().any(|policy| policy.effect() == Effect::Forbid);
+        let certain = policies.clone().find(|policy| {
+            policy.effect() == Effect::Permit
+                && !policy.has_non_scope_constraint()
+                && policy.principal_constraint() == PrincipalConstraint::Any
+                && matches!(
+                    policy.resource_constraint(),
+                    ResourceConstraint::Any | ResourceConstraint::Eq(_)
+                )
+        });
+        let certain = certain.filter(|_| !forbids).map(|policy| policy.id().to_string());
+        Ok(Self { set: assemble(policies)?, certain })
+    }
+}
+
+/// Gives every policy its own name, and notes its reason.
+fn named(set: &PolicySet) -> Result<(Vec<Policy>, HashMap<String, Rule>), InvalidRules> {
+    let mut policies = Vec::new();
+    let mut known = HashMap::new();
+    for policy in set.policies() {
+        let annotation = |annotation: &'static str| {
+            let text = policy.annotation(annotation).filter(|text| !text.trim().is_empty());
+            text.map(str::to_owned).ok_or_else(|| InvalidRules::Unnamed {
+                annotation,
+                rule: policy.annotation("id").unwrap_or("a rule without a name").to_owned(),
+            })
+        };
+        let id = annotation("id")?;
+        let reason = annotation("reason")?;
+        if known.insert(id.clone(), Rule { id: id.clone(), reason }).is_some() {
+            return Err(InvalidRules::Duplicate(id));
+        }
+        policies.push(policy.new_id(PolicyId::new(id)));
+    }
+    // Evaluation does not depend on the order, but people compare plans.
+    policies.sort_by_key(|policy| policy.id().to_string());
+    Ok((policies, known))
+}
+
+fn assemble<'a>(policies: impl Iterator<Item = &'a Policy>) -> Result<PolicySet, InvalidRules> {
+    PolicySet::from_policies(policies.cloned())
+        .map_err(|cause| InvalidRules::Assemble(cause.to_string()))
+}
+
+fn uid(type_name: &EntityTypeName, id: &str) -> EntityUid {
+    EntityUid::from_type_name_and_id(type_name.clone(), EntityId::new(id))
+}
+
+/// Returns an error with everything below it, in one line.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text.replace('\n', " ")
+}

@@ -1,0 +1,129 @@
+//! A policy snapshot: document, rules and schema as one content-addressed thing.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use thiserror::Error;
+use warrant_protocol::policy::InvalidPolicy;
+use warrant_protocol::{Digest, PolicyDocument, hash_canonical};
+
+use crate::controls::{Controls, InvalidControls};
+use crate::examples::{self, ExampleFailure, InvalidExamples};
+use crate::rules::{InvalidRules, Rules, SCHEMA};
+
+/// The rules of a document that stands alone, as the reference's does.
+pub const DOCUMENT_ONLY: &str = r#"@id("document-only")
+@reason("the document alone decides")
+permit (principal, action, resource);
+"#;
+
+/// A policy that was read, validated and tried on its own examples.
+#[derive(Debug, Clone)]
+pub struct PolicySnapshot {
+    document: PolicyDocument,
+    controls: Controls,
+    text: Arc<str>,
+    rules: Arc<Rules>,
+    hash: Digest,
+}
+
+/// The parts of a policy as text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PolicyText<'a> {
+    /// The document, JSON.
+    pub document: &'a str,
+    /// The rules, Cedar.
+    pub rules: &'a str,
+    /// The examples, one JSON object in a line.
+    pub examples: &'a str,
+}
+
+/// Why a policy is refused; the one in force stays.
+#[derive(Debug, Error)]
+pub enum InvalidSnapshot {
+    /// The document.
+    #[error(transparent)]
+    Document(#[from] InvalidPolicy),
+    /// The document's controls.
+    #[error("policy document: {0}")]
+    Controls(#[from] InvalidControls),
+    /// The rules.
+    #[error(transparent)]
+    Rules(#[from] InvalidRules),
+    /// The examples cannot be read.
+    #[error(transparent)]
+    Examples(#[from] InvalidExamples),
+    /// Examples that are decided differently than they say.
+    #[error("{} of the policy's own examples fail: {}", .0.len(), examples::told(.0))]
+    Failing(Vec<ExampleFailure>),
+}
+
+impl PolicySnapshot {
+    /// Reads, validates and tries a policy.
+    ///
+    /// # Errors
+    /// [`InvalidSnapshot`] naming what is wrong.
+    pub fn load(text: PolicyText<'_>) -> Result<Self, InvalidSnapshot> {
+        let document = PolicyDocument::from_slice(text.document.as_bytes())?;
+        let snapshot = Self::new(document, text.rules)?;
+        let failures = examples::run(&snapshot, text.examples)?;
+        if failures.is_empty() { Ok(snapshot) } else { Err(InvalidSnapshot::Failing(failures)) }
+    }
+
+    /// Returns a snapshot of a document that stands alone, as the reference's does.
+    ///
+    /// # Errors
+    /// [`InvalidSnapshot`] naming what is wrong.
+    pub fn of_document(document: PolicyDocument) -> Result<Self, InvalidSnapshot> {
+        Self::new(document, DOCUMENT_ONLY)
+    }
+
+    fn new(document: PolicyDocument, text: &str) -> Result<Self, InvalidSnapshot> {
+        let controls = match &document.body().controls {
+            Some(value) => Controls::from_value(value)?,
+            None => Controls::none(),
+        };
+        let rules = Arc::new(Rules::load(text)?);
+        let hash = hash_canonical(&json!({
+            "version": "warrant.policy-snapshot.v1",
+            "document": document.raw(),
+            "rules": text,
+            "schema": SCHEMA,
+        }));
+        Ok(Self { document, controls, text: text.into(), rules, hash })
+    }
+
+    /// Returns the document.
+    #[must_use]
+    pub const fn document(&self) -> &PolicyDocument {
+        &self.document
+    }
+
+    /// Returns what the document says beyond the reference's.
+    #[must_use]
+    pub const fn controls(&self) -> &Controls {
+        &self.controls
+    }
+
+    /// Returns the text of the rules.
+    #[must_use]
+    pub fn rules_text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns how many rules there are.
+    #[must_use]
+    pub fn rule_count(&self) -> usize {
+        self.rules.count()
+    }
+
+    /// Returns the digest over document, rules and schema.
+    #[must_use]
+    pub const fn hash(&self) -> Digest {
+        self.hash
+    }
+
+    pub(crate) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+}

@@ -1,0 +1,97 @@
+//! Terms: what a run that may happen gets, for the contract to say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use warrant_protocol::policy::PolicyBody;
+use warrant_protocol::{Evidence, LimitKind, Limits};
+
+use crate::controls::{Controls, GateControls};
+use crate::facts::Facts;
+
+/// What a run gets. Requests choose within policy; what they leave open, policy fills.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terms {
+    /// Limits for the whole process tree.
+    pub limits: Limits,
+    /// Globs of files that are masked: the request's and policy's together.
+    pub masks: BTreeSet<String>,
+    /// Components that must hold, each with the weakest evidence that counts.
+    pub posture: BTreeMap<String, Evidence>,
+    /// What happens at the gate; absent means everything suspicious is held.
+    pub gate: Option<GateControls>,
+}
+
+impl Terms {
+    /// Returns the terms of a request under a policy.
+    pub(crate) fn of(body: &PolicyBody, controls: &Controls, facts: &Facts) -> Self {
+        let masks = facts.files.masks.iter().flatten();
+        let policy_masks = controls.files.iter().flat_map(|files| &files.masks);
+        Self {
+            limits: limits(body, controls, facts),
+            masks: masks.chain(policy_masks).cloned().collect(),
+            posture: posture(controls, facts),
+            gate: controls.gate.clone(),
+        }
+    }
+}
+
+fn posture(controls: &Controls, facts: &Facts) -> BTreeMap<String, Evidence> {
+    let tiers = controls.isolation.as_ref().map(|isolation| &isolation.tiers);
+    let mut posture =
+        tiers.and_then(|tiers| tiers.get(&facts.isolation)).cloned().unwrap_or_default();
+    for component in &facts.required_posture {
+        posture.entry(component.clone()).or_insert(Evidence::Measured);
+    }
+    // The document refuses whatever is weaker than policy's own minimum.
+    for (component, accepted) in &facts.accepted_evidence {
+        if let Some(evidence) = posture.get_mut(component) {
+            *evidence = *accepted;
+        }
+    }
+    posture
+}
+
+fn limits(body: &PolicyBody, controls: &Controls, facts: &Facts) -> Limits {
+    let value = |kind: LimitKind| {
+        let asked = match kind {
+            LimitKind::Wall => smaller(facts.limits.wall_ms, facts.timeout_ms),
+            LimitKind::Output => smaller(facts.limits.output_bytes, facts.log_max_bytes),
+            _ => facts.limits.of(kind),
+        };
+        let controls = controls.limits.as_ref();
+        let default = controls.and_then(|limits| limits.default.of(kind));
+        let ceiling = controls.and_then(|limits| limits.ceiling.of(kind));
+        let value = smaller(asked.or(default), ceiling);
+        match kind {
+            LimitKind::Wall => smaller(value, Some(duration_ms(body, facts))),
+            _ => value,
+        }
+    };
+    Limits {
+        wall_ms: value(LimitKind::Wall),
+        cpu_ms: value(LimitKind::Cpu),
+        memory_bytes: value(LimitKind::Memory),
+        processes: value(LimitKind::Processes),
+        open_files: value(LimitKind::OpenFiles),
+        file_bytes: value(LimitKind::FileSize),
+        disk_bytes: value(LimitKind::Disk),
+        inodes: value(LimitKind::Inodes),
+        output_bytes: value(LimitKind::Output),
+    }
+}
+
+/// Returns the smaller of two limits; an absent one limits nothing.
+fn smaller(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    a.into_iter().chain(b).min()
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float cast saturates, and budgets are positive"
+)]
+fn duration_ms(body: &PolicyBody, facts: &Facts) -> u64 {
+    let ceiling = body.budget.max_duration_min;
+    let minutes = facts.max_duration_min.map_or(ceiling, |asked| asked.min(ceiling));
+    (minutes * 60_000.0) as u64
+}
