@@ -122,7 +122,11 @@ pub fn capture(
     if options.history == History::Full && repository.is_shallow {
         return Err(CaptureError::Shallow);
     }
-    let repo = borrow(&repository, options).map_err(CaptureError::Store)?;
+    let repo = borrow(&repository, options.scratch).map_err(CaptureError::Store)?;
+    if options.history == History::Commit {
+        let head = format!("{}\n", repository.head.to_hex());
+        fs::write(repo.path().join("shallow"), head).map_err(CaptureError::Store)?;
+    }
     let job = Job { repository: &repository, repo: &repo, sink, options };
     let (bundled, rest) = std::thread::scope(|scope| {
         let bundler = scope.spawn(|| bundle(&job));
@@ -180,12 +184,11 @@ fn matches_any(path: &TreePath, patterns: &[String]) -> Result<bool, CaptureErro
 }
 
 /// Makes a repository of ours that sees the person's objects, index and files.
-fn borrow(repository: &Repository, options: &CaptureOptions<'_>) -> io::Result<ScratchRepo> {
-    let repo = ScratchRepo::create(options.scratch)?
+pub(crate) fn borrow(repository: &Repository, scratch: &Path) -> io::Result<ScratchRepo> {
+    let repo = ScratchRepo::create(scratch)?
         .borrowing_objects(&repository.objects())
         .with_work_tree(&repository.top);
-    let head = format!("{}\n", repository.head.to_hex());
-    fs::write(repo.path().join("HEAD"), &head)?;
+    fs::write(repo.path().join("HEAD"), format!("{}\n", repository.head.to_hex()))?;
     copy_if_there(&repository.git_directory.join("index"), &repo.path().join("index"))?;
     let exclude = repository.common_directory.join("info/exclude");
     copy_if_there(&exclude, &repo.path().join("info/exclude"))?;
@@ -194,9 +197,6 @@ fn borrow(repository: &Repository, options: &CaptureOptions<'_>) -> io::Result<S
         if entry.file_name().as_encoded_bytes().starts_with(b"sharedindex.") {
             fs::copy(entry.path(), repo.path().join(entry.file_name()))?;
         }
-    }
-    if options.history == History::Commit {
-        fs::write(repo.path().join("shallow"), head)?;
     }
     Ok(repo)
 }

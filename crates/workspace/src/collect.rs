@@ -15,11 +15,12 @@ use thiserror::Error;
 
 use crate::blob::{BUFFER_BYTES, StoredBlob, read_some};
 use crate::change::{Collected, Unread, WhyUnread};
-use crate::materialize::{BaseFile, Checkout, Written};
+use crate::materialize::{Checkout, Written};
 use crate::object::{FileMode, ObjectKind, Oid, object_hash, object_name};
 use crate::overlay::{self, OverlayError, Scanned};
 use crate::patch::{LARGE_BYTES, Patcher, Version};
 use crate::progress::{Phase, Progress, Step};
+use crate::raw::BaseFile;
 use crate::root::{Facts, Node, Root, node_at, open_regular};
 use crate::walk::{Folder, GitNames, child_of, walk};
 use crate::{GitError, LimitExceeded, PackError, TreeLimits, TreePath, WalkError};

@@ -213,7 +213,7 @@ fn exported_state(after: PathState, before: &PathState, root_owner: (u32, u32)) 
     }
 }
 
-fn root_owner(root: &Root) -> io::Result<(u32, u32)> {
+pub(crate) fn root_owner(root: &Root) -> io::Result<(u32, u32)> {
     let stat = rustix::fs::fstat(root)?;
     Ok((stat.st_uid, stat.st_gid))
 }

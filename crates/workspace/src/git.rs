@@ -92,6 +92,14 @@ impl ScratchRepo {
         self
     }
 
+    /// Reads the objects of another repository besides its own; new ones are its own.
+    pub(crate) fn with_alternate(self, objects: &Path) -> io::Result<Self> {
+        use std::os::unix::ffi::OsStrExt as _;
+        let line = [objects.as_os_str().as_bytes(), b"\n"].concat();
+        fs::write(self.directory.path().join("objects/info/alternates"), line)?;
+        Ok(self)
+    }
+
     /// Reads files of this work tree.
     pub(crate) fn with_work_tree(mut self, work_tree: &Path) -> Self {
         self.work_tree = Some(work_tree.to_path_buf());
@@ -188,6 +196,12 @@ impl GitCall {
         self
     }
 
+    /// Sets a variable of the environment.
+    pub(crate) fn env(mut self, key: &str, value: &str) -> Self {
+        self.command.env(key, value);
+        self
+    }
+
     /// Takes stdin from a file.
     pub(crate) fn stdin_file(mut self, file: File) -> Self {
         self.command.stdin(file);
@@ -206,6 +220,18 @@ impl GitCall {
         self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = self.spawn()?;
         self.wait(child)
+    }
+
+    /// Runs to the end and returns stdout and whether the answer was yes; 1 is git's no.
+    pub(crate) fn question(mut self) -> Result<(bool, Vec<u8>), GitError> {
+        self.command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = self.spawn()?;
+        let output = child.wait_with_output().map_err(|source| self.broken(source))?;
+        match output.status.code() {
+            Some(0) => Ok((true, output.stdout)),
+            Some(1) => Ok((false, output.stdout)),
+            _ => Err(self.failed(&output.stderr)),
+        }
     }
 
     /// Runs to the end, writing `input` to stdin, and returns stdout.
@@ -249,9 +275,13 @@ impl GitCall {
         if output.status.success() {
             return Ok(output.stdout);
         }
-        let text = String::from_utf8_lossy(&output.stderr);
+        Err(self.failed(&output.stderr))
+    }
+
+    fn failed(&self, stderr: &[u8]) -> GitError {
+        let text = String::from_utf8_lossy(stderr);
         let line = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("no message");
-        Err(GitError::Failed { command: self.name, message: line.to_owned() })
+        GitError::Failed { command: self.name, message: line.to_owned() }
     }
 
     const fn broken(&self, source: io::Error) -> GitError {

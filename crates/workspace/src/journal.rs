@@ -8,11 +8,15 @@
 //!                                                         ▲  crash: driven again
 //! ```
 //!
+//! A snapshot has its own line: `taken ── restoring ──► gone`, or `taken ──► applied` when the
+//! change it stood before is kept.
+//!
 //! Before the first path is touched, the old and the new state of every path is on the disk, in a
 //! directory outside the workspace. Driving a path to a state gives the same result however often
 //! it is done, so after a crash the next call simply does it again.
 
 mod drive;
+mod snapshot;
 mod state;
 mod store;
 mod undo;
@@ -28,7 +32,8 @@ use crate::root::Root;
 use crate::{TreePath, WalkError};
 
 pub(crate) use drive::drive;
-pub(crate) use state::{PathState, Row, Side};
+pub use snapshot::{Restored, Snapshot};
+pub(crate) use state::{PathState, Row, Side, escaped};
 pub(crate) use store::ContentStore;
 pub use undo::{Changed, UndoError, Undone};
 
@@ -66,6 +71,8 @@ pub(crate) enum Status {
     Applied,
     Undoing,
     Undone,
+    Taken,
+    Restoring,
 }
 
 impl Status {
@@ -75,12 +82,15 @@ impl Status {
             Self::Applied => "applied",
             Self::Undoing => "undoing",
             Self::Undone => "undone",
+            Self::Taken => "taken",
+            Self::Restoring => "restoring",
         }
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let all = [Self::Applying, Self::Applied, Self::Undoing, Self::Undone];
-        all.into_iter().find(|status| status.as_str() == text)
+        let changes = [Self::Applying, Self::Applied, Self::Undoing, Self::Undone];
+        let snapshots = [Self::Taken, Self::Restoring];
+        changes.into_iter().chain(snapshots).find(|status| status.as_str() == text)
     }
 }
 
@@ -101,6 +111,8 @@ pub struct Recovered {
     pub finished: usize,
     /// Undos that were finished.
     pub undone: usize,
+    /// Restorations of snapshots that were finished.
+    pub restored: usize,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -186,7 +198,12 @@ impl Journal {
                     set_status(&path, Status::Undone)?;
                     recovered.undone += 1;
                 }
-                Some(Status::Applied | Status::Undone) => {}
+                Some(Status::Restoring) => {
+                    let root = Root::open(workspace).map_err(io_at(workspace))?;
+                    snapshot::restore(&root, &path)?;
+                    recovered.restored += 1;
+                }
+                Some(Status::Applied | Status::Undone | Status::Taken) => {}
             }
         }
         Ok(recovered)
@@ -219,18 +236,26 @@ fn io_at(path: &Path) -> impl FnOnce(io::Error) -> JournalError + use<> {
     move |source| JournalError::Io { path, source }
 }
 
+const RECORD: &str = "record.json";
+
 fn write_record(entry: &Path, record: &Record) -> Result<(), JournalError> {
-    let path = entry.join("record.json");
-    let bytes = serde_json::to_vec(record).map_err(|_| JournalError::Record(path.clone()))?;
-    write_durably(&path, &bytes)
+    write_named(&entry.join(RECORD), record)
 }
 
 fn read_record(entry: &Path) -> Result<Record, JournalError> {
-    let path = entry.join("record.json");
-    let bytes = fs::read(&path).map_err(io_at(&path))?;
-    let record: Record =
-        serde_json::from_slice(&bytes).map_err(|_| JournalError::Record(path.clone()))?;
-    if record.version == 1 { Ok(record) } else { Err(JournalError::Record(path)) }
+    read_named(&entry.join(RECORD))
+}
+
+fn write_named(path: &Path, record: &Record) -> Result<(), JournalError> {
+    let bytes = serde_json::to_vec(record).map_err(|_| JournalError::Record(path.to_path_buf()))?;
+    write_durably(path, &bytes)
+}
+
+fn read_named(path: &Path) -> Result<Record, JournalError> {
+    let unknown = || JournalError::Record(path.to_path_buf());
+    let bytes = fs::read(path).map_err(io_at(path))?;
+    let record: Record = serde_json::from_slice(&bytes).map_err(|_| unknown())?;
+    if record.version == 1 { Ok(record) } else { Err(unknown()) }
 }
 
 fn status_of(entry: &Path) -> Result<Option<Status>, JournalError> {

@@ -2,7 +2,8 @@
 //!
 //! Nothing that comes from a workspace is ever executed here: git is started only in repository
 //! directories whose config we wrote, and everything else goes by descriptor.
-//! Start at [`capture()`] and [`materialize()`] for the way in, [`collect()`] for the way out.
+//! Start at [`capture()`] and [`materialize()`] for the way in, [`collect()`]
+//! and [`plan_export`] for the way out, [`Journal`] for the way back, [`pull()`] for the way home.
 
 mod blob;
 mod bundle;
@@ -22,6 +23,8 @@ mod pack;
 mod patch;
 mod path;
 mod progress;
+mod pull;
+mod raw;
 mod root;
 mod walk;
 
@@ -37,7 +40,9 @@ pub use export::{
 };
 pub use gate::{GateClass, GatePolicy, Verdict, classify};
 pub use git::GitError;
-pub use journal::{Changed, Journal, JournalError, Recovered, UndoError, Undone};
+pub use journal::{
+    Changed, Journal, JournalError, Recovered, Restored, Snapshot, UndoError, Undone,
+};
 pub use limits::{LimitExceeded, TreeLimits};
 pub use materialize::{
     Checkout, GitDirectory, MaterializeError, MaterializeOptions, clear, materialize,
@@ -47,5 +52,8 @@ pub use overlay::OverlayError;
 pub use pack::PackError;
 pub use path::{InvalidPath, TreePath, is_git_name};
 pub use progress::{Phase, Progress, Step, quiet};
+pub use pull::{
+    BranchWish, Conflict, MergePreview, PullError, PullOptions, Pulled, WhyBranch, pull,
+};
 pub use root::SpecialKind;
 pub use walk::WalkError;

@@ -22,6 +22,7 @@ use crate::bundle::BundleHeader;
 use crate::object::{FileMode, InvalidTree, ObjectKind, Oid, TreeEntry, parse_commit, parse_tree};
 use crate::pack::Pack;
 use crate::progress::{Phase, Progress, Step};
+use crate::raw::BaseFile;
 use crate::root::{Facts, Root};
 use crate::walk::check_depth;
 use crate::{BlobSource, GitError, LimitExceeded, PackError, TreeLimits, TreePath};
@@ -107,13 +108,6 @@ pub enum MaterializeError {
     /// A scratch file could not be written or read.
     #[error("the scratch directory failed")]
     Scratch(#[source] io::Error),
-}
-
-/// A file of the base commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BaseFile {
-    pub(crate) mode: FileMode,
-    pub(crate) oid: Oid,
 }
 
 /// A file as it was written, with what `stat` said right after.

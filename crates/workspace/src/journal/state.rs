@@ -86,6 +86,10 @@ impl Row {
 #[serde(into = "String", try_from = "String")]
 pub(crate) struct Escaped(pub(crate) Vec<u8>);
 
+pub(crate) const fn escaped(bytes: Vec<u8>) -> Escaped {
+    Escaped(bytes)
+}
+
 impl From<Escaped> for String {
     fn from(escaped: Escaped) -> Self {
         let mut text = Self::with_capacity(escaped.0.len());

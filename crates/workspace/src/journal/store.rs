@@ -41,6 +41,15 @@ impl ContentStore {
         self.keep_node(root, path, node)
     }
 
+    /// Stores content that is in no workspace yet and returns its number and digest.
+    pub(crate) fn put(&mut self, source: &mut dyn io::Read) -> io::Result<(u64, Digest)> {
+        let number = self.count;
+        self.count += 1;
+        let mut copy =
+            File::options().write(true).create_new(true).open(content_path(&self.path, number))?;
+        Ok((number, copy_hashed(source, &mut copy)?.digest))
+    }
+
     /// Returns what a node is, with its content copied here.
     pub(crate) fn keep_node(
         &mut self,

@@ -6,10 +6,11 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use super::{BaseFile, MaterializeError};
+use super::MaterializeError;
 use crate::git::ScratchRepo;
-use crate::object::{FileMode, Oid};
+use crate::object::Oid;
 use crate::pack::Pack;
+use crate::raw::{BaseFile, parse_raw};
 use crate::{GitError, TreePath};
 
 /// What the dirty diff makes of the base.
@@ -54,26 +55,4 @@ pub(super) fn install_pack(pack: &Pack, directory: &Path) -> std::io::Result<()>
     let path = |end: &str| -> PathBuf { directory.join(format!("pack-{}.{end}", pack.name())) };
     pack.copy_to(&File::create(path("pack"))?)?;
     pack.write_idx(&mut File::create(path("idx"))?)
-}
-
-/// Parses `git diff-index --raw -z`.
-fn parse_raw(raw: &[u8]) -> Option<Vec<(TreePath, Option<BaseFile>)>> {
-    let mut fields = raw.split(|byte| *byte == 0).filter(|field| !field.is_empty());
-    let mut changes = Vec::new();
-    while let Some(head) = fields.next() {
-        let head = std::str::from_utf8(head).ok()?;
-        let path = TreePath::new(fields.next()?).ok()?;
-        let mut words = head.strip_prefix(':')?.split(' ');
-        let mode = match words.nth(1)? {
-            "000000" => None,
-            "100644" => Some(FileMode::Regular),
-            "100755" => Some(FileMode::Executable),
-            "120000" => Some(FileMode::Symlink),
-            "160000" => Some(FileMode::Submodule),
-            _ => return None,
-        };
-        let oid = Oid::from_hex(words.nth(1)?)?;
-        changes.push((path, mode.map(|mode| BaseFile { mode, oid })));
-    }
-    Some(changes)
 }

@@ -7,13 +7,14 @@ use std::path::Path;
 
 use sha1::{Digest as _, Sha1};
 
+use super::Written;
 use super::dirty::install_pack;
-use super::{BaseFile, Written};
 use crate::TreePath;
 use crate::bundle::BundleHeader;
 use crate::git::write_git_directory;
 use crate::object::Oid;
 use crate::pack::Pack;
+use crate::raw::BaseFile;
 
 /// Writes `.git` with the bundle's objects, a detached HEAD and an index of the base.
 pub(super) fn write(

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use warrant_protocol::{Digest, WorkspaceManifest};
 
+use super::MaterializeError;
 use super::dirty::Dirty;
-use super::{BaseFile, MaterializeError};
 use crate::object::FileMode;
+use crate::raw::BaseFile;
 use crate::walk::check_depth;
 use crate::{LimitExceeded, TreeLimits, TreePath};
 

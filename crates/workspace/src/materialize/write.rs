@@ -11,11 +11,12 @@ use rustix::fs::{Mode, OFlags};
 
 use super::dirty::Dirty;
 use super::plan::Plan;
-use super::{BaseFile, MaterializeError, MaterializeOptions, Written, read_small};
+use super::{MaterializeError, MaterializeOptions, Written, read_small};
 use crate::blob::copy_hashed;
 use crate::object::{FileMode, ObjectKind};
 use crate::pack::Pack;
 use crate::progress::{Phase, Step};
+use crate::raw::BaseFile;
 use crate::root::{Facts, Node, Root, node_at};
 use crate::{BlobSource, PackError, TreePath};
 

@@ -14,4 +14,6 @@ mod attacks;
 mod capture;
 mod export;
 mod fixture;
+mod pull;
+mod rollback;
 mod round_trip;

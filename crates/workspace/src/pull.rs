@@ -1,0 +1,284 @@
+//! Brings the diff of a finished run into the person's repository.
+//!
+//! In place when nothing stands in the way, otherwise as a commit on a branch of its own. It never
+//! merges and never overwrites: where histories diverged the merge is only tried, in a scratch
+//! repository, and its conflicts are shown.
+
+mod branch;
+mod place;
+mod preview;
+
+use std::io::{self, Read};
+use std::path::Path;
+use std::time::SystemTime;
+
+use thiserror::Error;
+
+use crate::discover::{DiscoverError, Repository};
+use crate::export::Gated;
+use crate::gate::classify;
+use crate::git::ScratchRepo;
+use crate::journal::{Journal, JournalError};
+use crate::object::Oid;
+use crate::raw::{BaseFile, parse_raw};
+use crate::{FileMode, GatePolicy, GitError, TreePath, Verdict};
+
+pub use preview::{Conflict, MergePreview};
+
+/// How to pull.
+#[derive(Clone, Copy)]
+pub struct PullOptions<'a> {
+    /// A directory of ours for scratch files.
+    pub scratch: &'a Path,
+    /// The run's id, which names the branch and the commit.
+    pub run_id: &'a str,
+    /// The commit the run started from.
+    pub base_ref: &'a str,
+    /// Whether a branch is wanted even where the diff applies in place.
+    pub branch: BranchWish,
+    /// What a branch's name starts with; the reference uses `warrant/`.
+    pub branch_prefix: &'a str,
+    /// When the commit was made.
+    pub at: SystemTime,
+    /// What happens to files that execute later.
+    pub policy: &'a GatePolicy,
+    /// Held paths the person has released.
+    pub released: &'a [TreePath],
+}
+
+/// Whether a branch is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BranchWish {
+    /// Only when the diff cannot be applied in place.
+    WhenNeeded,
+    /// In any case.
+    Always,
+}
+
+/// What a pull did.
+#[derive(Debug)]
+pub enum Pulled {
+    /// The diff is empty, or the gate kept all of it out.
+    Empty {
+        /// Paths the gate named.
+        gated: Vec<Gated>,
+    },
+    /// The files were changed in place; [`Journal::undo`] takes it back.
+    Applied {
+        /// The changed paths.
+        paths: Vec<TreePath>,
+        /// Paths the gate named.
+        gated: Vec<Gated>,
+    },
+    /// The change is a commit on a branch; the files were left alone.
+    Branch {
+        /// The branch's name.
+        branch: String,
+        /// Its commit.
+        commit: String,
+        /// Why it was not applied in place.
+        why: WhyBranch,
+        /// What merging it into HEAD would do.
+        merge: MergePreview,
+        /// Paths the gate named.
+        gated: Vec<Gated>,
+    },
+}
+
+/// Why a diff was not applied in place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WhyBranch {
+    /// It was asked for.
+    Wished,
+    /// HEAD is another commit than the run started from.
+    Diverged,
+    /// The repository has uncommitted changes.
+    Uncommitted,
+    /// A file the diff would change or make is not what the base says.
+    InTheWay(TreePath),
+}
+
+/// Why nothing was pulled.
+#[derive(Debug, Error)]
+pub enum PullError {
+    /// This is no repository to pull into.
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    /// The run started from a commit this repository does not have.
+    #[error("commit {0}, from which the run started, is not in this repository")]
+    UnknownBase(String),
+    /// The diff does not apply to its own base.
+    #[error("the diff does not apply to the commit the run started from")]
+    Diff(#[source] GitError),
+    /// A path of the diff names a git directory.
+    #[error("the diff names {0}, which may not be written")]
+    Path(TreePath),
+    /// Git failed.
+    #[error(transparent)]
+    Git(#[from] GitError),
+    /// The journal or a file failed.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A scratch file failed.
+    #[error("the scratch directory failed")]
+    Scratch(#[source] io::Error),
+    /// There is no free branch name left.
+    #[error("every branch name from {0} on is taken by other commits")]
+    Branches(String),
+}
+
+/// The diff, applied to its base in a scratch repository.
+struct Change {
+    repo: ScratchRepo,
+    base: Oid,
+    tree: Oid,
+    /// The files that change, with what they become and what they were.
+    files: Vec<Changed>,
+    gated: Vec<Gated>,
+}
+
+struct Changed {
+    path: TreePath,
+    old: Option<BaseFile>,
+    new: Option<BaseFile>,
+}
+
+/// Pulls a run's diff into the repository that `path` is in.
+///
+/// # Errors
+/// [`PullError`]; then neither files nor branches were changed, unless the journal failed, in
+/// which case its next opening finishes the change.
+pub fn pull(
+    path: &Path,
+    diff: &mut dyn Read,
+    journal: &Journal,
+    options: &PullOptions<'_>,
+) -> Result<Pulled, PullError> {
+    let repository = Repository::discover(path)?;
+    let base = Oid::from_hex(options.base_ref);
+    let base = base.ok_or_else(|| PullError::UnknownBase(options.base_ref.to_owned()))?;
+    let change = apply_to_base(&repository, base, diff, options)?;
+    if change.files.is_empty() {
+        return Ok(Pulled::Empty { gated: change.gated });
+    }
+    let why = if options.branch == BranchWish::Always {
+        WhyBranch::Wished
+    } else if repository.head != base {
+        WhyBranch::Diverged
+    } else if !is_clean(&repository, options)? {
+        WhyBranch::Uncommitted
+    } else {
+        match place::apply(&repository, &change, journal, options)? {
+            place::InPlace::Done(paths) => {
+                return Ok(Pulled::Applied { paths, gated: change.gated });
+            }
+            place::InPlace::InTheWay(path) => WhyBranch::InTheWay(path),
+        }
+    };
+    let (branch, commit) = branch::make(&repository, &change, options)?;
+    let merge = preview::preview(&change.repo, base, repository.head, commit)?;
+    Ok(Pulled::Branch { branch, commit: commit.to_hex(), why, merge, gated: change.gated })
+}
+
+/// Applies the diff to an index of ours, and asks the gate about every file it changes.
+fn apply_to_base(
+    repository: &Repository,
+    base: Oid,
+    diff: &mut dyn Read,
+    options: &PullOptions<'_>,
+) -> Result<Change, PullError> {
+    let mut file = tempfile::tempfile_in(options.scratch).map_err(PullError::Scratch)?;
+    io::copy(diff, &mut file).map_err(PullError::Scratch)?;
+    io::Seek::rewind(&mut file).map_err(PullError::Scratch)?;
+    let is_empty = file.metadata().map_err(PullError::Scratch)?.len() == 0;
+    let repo = ScratchRepo::create(options.scratch)
+        .and_then(|repo| repo.with_alternate(&repository.objects()))
+        .map_err(PullError::Scratch)?;
+    let hex = base.to_hex();
+    let known = repo.git("cat-file").args(["-e", &format!("{hex}^{{commit}}")]).output();
+    known.map_err(|_| PullError::UnknownBase(hex.clone()))?;
+    repo.git("read-tree").args([&hex]).output()?;
+    if !is_empty {
+        repo.git("apply")
+            .args(["--cached", "--binary", "--whitespace=nowarn", "-"])
+            .stdin_file(file)
+            .output()
+            .map_err(PullError::Diff)?;
+    }
+    let (files, gated) = gate(&repo, &hex, options)?;
+    let tree = repo.git("write-tree").output()?;
+    let tree = std::str::from_utf8(&tree).ok().and_then(|text| Oid::from_hex(text.trim_end()));
+    let tree = tree.ok_or(GitError::Answer { command: "write-tree" })?;
+    Ok(Change { repo, base, tree, files, gated })
+}
+
+/// Takes out of the index what policy keeps out, and returns what is left.
+fn gate(
+    repo: &ScratchRepo,
+    base: &str,
+    options: &PullOptions<'_>,
+) -> Result<(Vec<Changed>, Vec<Gated>), PullError> {
+    let raw = |reverse: &[&str]| -> Result<_, PullError> {
+        let answer = repo
+            .git("diff-index")
+            .args(["--cached", "--raw", "-z", "--no-renames", "--no-abbrev"])
+            .args(reverse)
+            .args([base])
+            .output()?;
+        Ok(parse_raw(&answer).ok_or(GitError::Answer { command: "diff-index" })?)
+    };
+    let news = raw(&[])?;
+    // The same list the other way round says what the files were.
+    let mut olds: std::collections::HashMap<_, _> = raw(&["-R"])?.into_iter().collect();
+    let (mut files, mut gated, mut undo) = (Vec::new(), Vec::new(), Vec::new());
+    for (path, new) in news {
+        if path.git_part().is_some() {
+            return Err(PullError::Path(path));
+        }
+        let old = olds.remove(&path).flatten();
+        let verdict = match classify(&path).filter(|_| new.is_some()) {
+            Some(class) => {
+                let verdict = options.policy.verdict(class);
+                let is_released = verdict == Verdict::Hold && options.released.contains(&path);
+                let verdict = if is_released { Verdict::Flag } else { verdict };
+                gated.push(Gated { path: path.clone(), class, verdict });
+                verdict
+            }
+            None => Verdict::Flag,
+        };
+        if verdict == Verdict::Flag {
+            files.push(Changed { path, old, new });
+        } else {
+            undo.extend_from_slice(&index_line(&path, old));
+        }
+    }
+    if !undo.is_empty() {
+        repo.git("update-index").args(["-z", "--index-info"]).output_with(undo)?;
+    }
+    Ok((files, gated))
+}
+
+/// Returns a line for `git update-index --index-info` that sets or removes a path.
+fn index_line(path: &TreePath, file: Option<BaseFile>) -> Vec<u8> {
+    let head = match file {
+        Some(file) => format!("{} {}\t", file.mode.as_str(), file.oid.to_hex()),
+        None => format!("0 {}\t", Oid::NULL.to_hex()),
+    };
+    [head.as_bytes(), path.as_bytes(), b"\0"].concat()
+}
+
+/// Returns whether no tracked file differs from HEAD, staged or not.
+fn is_clean(repository: &Repository, options: &PullOptions<'_>) -> Result<bool, PullError> {
+    let repo = crate::capture::borrow(repository, options.scratch).map_err(PullError::Scratch)?;
+    let answer = repo
+        .git("diff")
+        .args(["--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=all"])
+        .args(["HEAD", "--"])
+        .output()?;
+    Ok(answer.is_empty())
+}
+
+/// Returns whether a file can be written without git's help.
+const fn is_plain(file: &BaseFile) -> bool {
+    !matches!(file.mode, FileMode::Submodule)
+}
