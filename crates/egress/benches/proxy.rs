@@ -20,19 +20,31 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use warrant_egress::{Listeners, Options, Proxy, Resolver, Rules, serve};
 
 const CONNECTIONS: usize = 64;
-const ROUND: Duration = Duration::from_secs(2);
+const ROUND: Duration = Duration::from_secs(1);
 const ROUNDS: usize = 5;
+/// What each tunnel carries before memory is measured.
+const MEMORY_BYTES: usize = 4 * 1024 * 1024;
 const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n\
     0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789";
 
 fn main() {
     let web = web_server();
-    let bulk = bulk_server();
+    let bulk = bulk_server(usize::MAX);
     let (proxy, address) = start_proxy(web.port(), bulk.port());
-    requests(web, address);
-    throughput(bulk, address);
+    // A word on the command line picks one: `cargo bench -p warrant-egress -- memory`.
+    let picked: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let wants = |what: &str| picked.is_empty() || picked.iter().any(|word| word == what);
+    if wants("requests") {
+        requests(web, address);
+    }
+    if wants("throughput") {
+        throughput(bulk, address);
+    }
     let _ = proxy.shutdown();
-    memory(bulk);
+    if wants("memory") {
+        memory(bulk_server(MEMORY_BYTES));
+    }
 }
 
 fn requests(web: SocketAddr, proxy: SocketAddr) {
@@ -68,7 +80,7 @@ fn memory(bulk: SocketAddr) {
             (0..TUNNELS).map(|_| open(address, Some(bulk.port()))).collect();
         let mut buffer = vec![0; 64 * 1024];
         for tunnel in &mut tunnels {
-            for _ in 0..16 {
+            for _ in 0..MEMORY_BYTES / buffer.len() {
                 tunnel.read_exact(&mut buffer).unwrap();
             }
         }
@@ -131,8 +143,8 @@ fn web_server() -> SocketAddr {
     address
 }
 
-/// Reads the first bytes, then sends as fast as it can until the other side closes.
-fn bulk_server() -> SocketAddr {
+/// Reads the first bytes, then sends this much as fast as it can, or until the other side closes.
+fn bulk_server(most: usize) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -141,8 +153,11 @@ fn bulk_server() -> SocketAddr {
                 // Not on the heap, whose growth is measured.
                 static BYTES: [u8; 256 * 1024] = [7; 256 * 1024];
                 let mut first = [0; 4096];
-                if stream.read(&mut first).is_ok() {
-                    while stream.write_all(&BYTES).is_ok() {}
+                let mut sent = 0;
+                while stream.read(&mut first).is_ok_and(|count| count > 0) {
+                    while sent < most && stream.write_all(&BYTES).is_ok() {
+                        sent += BYTES.len();
+                    }
                 }
             });
         }

@@ -20,7 +20,7 @@ use crate::head::{Framing, ResponseHead, parse_response};
 use crate::host::{Host, InvalidHost, sanitize};
 use crate::ledger::{Ledger, Subject, Tally};
 use crate::options::Options;
-use crate::pipe::{fill, within};
+use crate::pipe::{fill, fill_more, within};
 use crate::rules::Rules;
 use crate::tls;
 use crate::url::{Scheme, Url};
@@ -443,7 +443,7 @@ impl Exchange<'_> {
                     }
                     bytes.extend_from_slice(&data);
                 }
-                Piece::More => match within(idle, fill(stream, buffer)).await {
+                Piece::More => match within(idle, fill_more(stream, buffer)).await {
                     Ok(0) if body.ends_at_close() => return Ok(bytes),
                     Ok(0) => return Err(FetchError::Broken(io::ErrorKind::UnexpectedEof.into())),
                     Ok(count) => tally.add_in(count as u64),

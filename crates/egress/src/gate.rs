@@ -9,6 +9,7 @@ use crate::decision::Why;
 use crate::host::Host;
 use crate::ledger::{Ledger, Subject, Tally};
 use crate::options::Options;
+use crate::pipe::within;
 use crate::resolve::Lookup;
 use crate::rules::{Rules, Tolerance};
 
@@ -68,8 +69,10 @@ impl Gate {
             Host::Name(name) => self.lookup.addresses(name).await,
         };
         let checked = self.check(&addresses, destination.port)?;
+        // One silent address must not use up the time of the others.
+        let share = self.options.connect_timeout / u32::try_from(checked.len()).unwrap_or(1).min(4);
         for CheckedAddress(address) in checked {
-            if let Ok(stream) = TcpStream::connect(address).await {
+            if let Ok(stream) = within(share, TcpStream::connect(address)).await {
                 // Small writes must not wait for acknowledgements; failure only costs speed.
                 drop(stream.set_nodelay(true));
                 return Ok(stream);

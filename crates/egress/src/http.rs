@@ -17,7 +17,7 @@ use crate::head::{
 };
 use crate::host::{parse_authority, sanitize};
 use crate::ledger::{Subject, Tally};
-use crate::pipe::{ROOM, fill, within};
+use crate::pipe::{ROOM, fill, fill_more, within};
 
 /// Where requests come from.
 #[derive(Clone, Copy)]
@@ -530,7 +530,8 @@ impl BodyRelay<'_> {
                 }
                 Piece::More => {
                     self.flush(to, out).await?;
-                    let count = within(self.gate.options.idle_timeout, fill(from, buffer)).await?;
+                    let count =
+                        within(self.gate.options.idle_timeout, fill_more(from, buffer)).await?;
                     if count == 0 && body.ends_at_close() {
                         break;
                     }

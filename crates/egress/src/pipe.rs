@@ -17,10 +17,12 @@ use tokio::time::Instant;
 
 use crate::ledger::Tally;
 
-/// How much room one read gets.
+/// How much room one read of a body gets.
 pub(crate) const ROOM: usize = 16 * 1024;
+/// How much room one read of a head gets; an idle connection keeps no more than this.
+const HEAD_ROOM: usize = 4 * 1024;
 /// Bytes a direction moves through a buffer before it is worth a kernel pipe.
-const SMALL: u64 = 64 * 1024;
+const SMALL: u64 = 1024 * 1024;
 /// How much one splice moves at most; also the size asked for the kernel pipe.
 const SPLICE: usize = 256 * 1024;
 
@@ -37,6 +39,15 @@ pub(crate) async fn within<T>(
 
 /// Reads some bytes behind those already in the buffer; 0 at the end of the stream.
 pub(crate) async fn fill(
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut BytesMut,
+) -> io::Result<usize> {
+    buffer.reserve(HEAD_ROOM);
+    stream.read_buf(buffer).await
+}
+
+/// Reads some bytes of a body, which may be many.
+pub(crate) async fn fill_more(
     stream: &mut (impl AsyncRead + Unpin),
     buffer: &mut BytesMut,
 ) -> io::Result<usize> {
@@ -120,18 +131,20 @@ async fn pass(from: &TcpStream, to: &TcpStream, count: impl Fn(u64)) -> io::Resu
 }
 
 /// Passes bytes on through a buffer; tells whether the stream ended.
+///
+/// The buffer exists only while there are bytes: a silent tunnel costs nothing.
 async fn pass_small(from: &TcpStream, to: &TcpStream, count: &impl Fn(u64)) -> io::Result<bool> {
-    let mut buffer = vec![0; ROOM];
     let mut moved = 0;
     while moved < SMALL {
         from.readable().await?;
-        let length = match from.try_read(&mut buffer) {
+        let mut buffer = Vec::with_capacity(ROOM);
+        match from.try_read_buf(&mut buffer) {
             Ok(0) => return Ok(true),
-            Ok(length) => length,
+            Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => return Err(error),
-        };
-        let mut rest = buffer.get(..length).unwrap_or_default();
+        }
+        let mut rest = buffer.as_slice();
         while !rest.is_empty() {
             to.writable().await?;
             match to.try_write(rest) {
@@ -140,8 +153,10 @@ async fn pass_small(from: &TcpStream, to: &TcpStream, count: &impl Fn(u64)) -> i
                 Err(error) => return Err(error),
             }
         }
-        moved += length as u64;
-        count(length as u64);
+        moved += buffer.len() as u64;
+        count(buffer.len() as u64);
+        // Two fast sides must not keep the other connections waiting.
+        tokio::task::consume_budget().await;
     }
     Ok(false)
 }
@@ -168,6 +183,7 @@ async fn pass_spliced(
             return Ok(());
         }
         count(left as u64);
+        tokio::task::consume_budget().await;
         while left > 0 {
             let give = || Ok(rustix::pipe::splice(pipe_out, None, to, None, left, flags)?);
             left -= to.async_io(Interest::WRITABLE, give).await?.min(left);

@@ -138,16 +138,17 @@ fn spawn_services(runtime: &Runtime, shared: &Arc<Shared>, listeners: Listeners)
     Ok(())
 }
 
-/// Accepts for ever. Beyond the bound of connections nothing is accepted, and callers wait.
+/// Accepts for ever. Beyond the bound of connections each listener holds one more that waits for a
+/// place, and accepts nothing else.
 async fn accept_all(shared: Arc<Shared>, listener: TcpListener, service: Service) {
     loop {
-        // The semaphore is never closed; if it were, nothing would be accepted any more.
-        let Ok(slot) = Arc::clone(&shared.slots).acquire_owned().await else { return };
         let Ok((mut client, _)) = listener.accept().await else {
             // Out of descriptors, most likely: wait for connections to end.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
+        // The semaphore is never closed; if it were, nothing would be served any more.
+        let Ok(slot) = Arc::clone(&shared.slots).acquire_owned().await else { return };
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
             drop(client.set_nodelay(true));

@@ -233,6 +233,7 @@ fn more_connections_than_allowed_wait_their_turn() {
     let origin = mirror();
     let world = World::with(&allow("a.test", origin.port), &[("a.test", "127.0.0.1")], |options| {
         options.max_connections = 2;
+        options.head_timeout = std::time::Duration::from_secs(60);
         options.idle_timeout = std::time::Duration::from_secs(60);
     });
     let authority = format!("a.test:{}", origin.port);
