@@ -29,15 +29,14 @@ pub(crate) struct OwnMaps {
 
 const MOST_LISTENERS: usize = 96;
 /// How often pid 1 tries whether another process could still be made.
-const CROWD_INTERVAL_MS: i64 = 25;
+const CROWD_INTERVAL_MS: i64 = 10;
 
 /// Runs pid 1 to its end.
-pub(crate) fn run(plan: &Plan<'_>) -> ! {
+pub(crate) fn run(plan: &Plan<'_>) {
     if let Err(failure) = build_and_watch(plan) {
         let (step, errno) = (failure.step as i32, failure.errno.0);
         let _ = Message::new(Word::Failed, step, errno).send(plan.control, &[]);
     }
-    sys::exit(1)
 }
 
 fn build_and_watch(plan: &Plan<'_>) -> Result<(), Failure> {
@@ -71,7 +70,10 @@ fn build_and_watch(plan: &Plan<'_>) -> Result<(), Failure> {
     Message::new(Word::Built, flags, 0).send(plan.control, fds.as_slice()).at(Step::Handshake)?;
     await_word(plan.control, Word::Go)?;
     let inner = terminal.map(|terminal| terminal.inner);
-    let program = command::spawn(plan, inner)?;
+    let program = command::spawn(&plan.start, plan.control, inner)?;
+    if spec.watch_processes {
+        command::share_process_limit(&plan.start).at(Step::Rlimits)?;
+    }
     // From here on pid 1 holds nothing but the control socket.
     let control = plan.control as u32;
     let _ = sys::close_range(0, control.wrapping_sub(1));
@@ -105,7 +107,7 @@ fn take_identity(plan: &Plan<'_>) -> Result<(), Failure> {
 }
 
 /// Waits for a word of the supervisor; anything else, its death included, ends the jail.
-fn await_word(control: Fd, expected: Word) -> Result<(), Failure> {
+pub(crate) fn await_word(control: Fd, expected: Word) -> Result<(), Failure> {
     let mut bytes = [0; Message::LENGTH];
     let length = sys::read(control, &mut bytes).at(Step::Handshake)?;
     match bytes.get(..length).and_then(Message::decode) {
@@ -152,7 +154,7 @@ fn watch(plan: &Plan<'_>, program: c_int) -> Result<(), Failure> {
             return Ok(());
         }
         if plan.spec.watch_processes {
-            if command::is_crowded(plan) {
+            if command::is_crowded(&plan.start) {
                 let _ = Message::new(Word::Crowded, 0, 0).send(plan.control, &[]);
                 return Ok(());
             }
@@ -165,7 +167,7 @@ fn watch(plan: &Plan<'_>, program: c_int) -> Result<(), Failure> {
 }
 
 /// Reaps every child that has ended; returns the program's status once it is among them.
-fn reap(program: c_int) -> Option<c_int> {
+pub(crate) fn reap(program: c_int) -> Option<c_int> {
     loop {
         let mut status: c_int = 0;
         let flags = (libc::WNOHANG | libc::__WALL) as usize;
@@ -179,10 +181,11 @@ fn reap(program: c_int) -> Option<c_int> {
     }
 }
 
-/// Waits for a child's end, the timeout or the supervisor; returns whether the latter is gone.
-fn supervisor_gone(control: Fd, children: Fd, timeout_ms: Option<i64>) -> bool {
+/// Waits for a child's end, the timeout or the supervisor; returns whether the latter is gone or
+/// wants an end.
+pub(crate) fn supervisor_gone(control: Fd, children: Fd, timeout_ms: Option<i64>) -> bool {
     let mut polled = [
-        libc::pollfd { fd: control, events: 0, revents: 0 },
+        libc::pollfd { fd: control, events: libc::POLLIN, revents: 0 },
         libc::pollfd { fd: children, events: libc::POLLIN, revents: 0 },
     ];
     let timespec =
@@ -196,10 +199,10 @@ fn supervisor_gone(control: Fd, children: Fd, timeout_ms: Option<i64>) -> bool {
         let mut buffer = [0; size_of::<libc::signalfd_siginfo>()];
         let _ = sys::read(children, &mut buffer);
     }
-    supervisor.revents & (libc::POLLHUP | libc::POLLERR) != 0
+    supervisor.revents != 0
 }
 
-fn signal_descriptor() -> sys::Result<Fd> {
+pub(crate) fn signal_descriptor() -> sys::Result<Fd> {
     let mask: u64 = 1 << (libc::SIGCHLD - 1);
     let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
     let args = [usize::MAX, &raw const mask as usize, size_of::<u64>(), flags, 0, 0];
@@ -207,7 +210,7 @@ fn signal_descriptor() -> sys::Result<Fd> {
     Ok(unsafe { sys::call(libc::SYS_signalfd4, args) }? as Fd)
 }
 
-fn now_ms() -> i64 {
+pub(crate) fn now_ms() -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure is valid for writing.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };

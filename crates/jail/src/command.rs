@@ -9,10 +9,10 @@ use std::os::fd::AsRawFd;
 
 use libc::{c_char, c_int, c_void};
 
-use crate::child::{Plan, ioctl};
+use crate::child::ioctl;
 use crate::landlock;
 use crate::message::{At, Failure, Message, Step, Word};
-use crate::spec::{Exec, Program, Resource, Rlimit, Stdio, Walls};
+use crate::spec::{Capabilities, Exec, Program, Resource, Rlimit, Stdio, Walls};
 use crate::sys::{self, Errno, Fd};
 
 /// Pointers and memory that `clone` and `execve` need, made before the first clone.
@@ -58,13 +58,16 @@ struct Shared<'a> {
 /// Starts the program and returns its pid; it has been executed when this returns.
 ///
 /// If nothing could be executed the supervisor is told and the jail ends.
-pub(crate) fn spawn(plan: &Plan<'_>, terminal: Option<Fd>) -> Result<c_int, Failure> {
-    let mut shared = Shared { start: &plan.start, terminal, failure: None, not_executed: None };
+pub(crate) fn spawn(
+    start: &Start<'_>,
+    control: Fd,
+    terminal: Option<Fd>,
+) -> Result<c_int, Failure> {
+    let mut shared = Shared { start, terminal, failure: None, not_executed: None };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: the stack is large, unused, aligned and outlives the child's use of it, because
     // with CLONE_VFORK this process sleeps until the child executes or exits. `shared` likewise.
-    let pid =
-        unsafe { libc::clone(enter, plan.start.stack_top(), flags, (&raw mut shared).cast()) };
+    let pid = unsafe { libc::clone(enter, start.stack_top(), flags, (&raw mut shared).cast()) };
     if pid == -1 {
         // SAFETY: errno belongs to this thread.
         return Err(Errno(unsafe { *libc::__errno_location() })).at(Step::Spawn);
@@ -75,27 +78,27 @@ pub(crate) fn spawn(plan: &Plan<'_>, terminal: Option<Fd>) -> Result<c_int, Fail
         return Err(failure);
     }
     if let Some(errno) = shared.not_executed {
-        let _ = Message::new(Word::NotExecuted, errno.0, 0).send(plan.control, &[]);
+        let _ = Message::new(Word::NotExecuted, errno.0, 0).send(control, &[]);
         sys::exit(0);
-    }
-    if plan.spec.watch_processes {
-        // Pid 1 takes the same limit, so that its own try says whether the jail is full.
-        let limits = plan.start.walls.rlimits.iter();
-        for limit in limits.filter(|limit| limit.resource == Resource::Processes) {
-            set_limit(limit).at(Step::Rlimits)?;
-        }
     }
     Ok(pid)
 }
 
+/// Gives pid 1 the program's own limit on processes, so that its tries say whether the jail is
+/// full.
+pub(crate) fn share_process_limit(start: &Start<'_>) -> sys::Result<()> {
+    let limits = start.walls.rlimits.iter();
+    limits.filter(|limit| limit.resource == Resource::Processes).try_for_each(set_limit)
+}
+
 /// Returns whether not one more process can be made in the jail.
-pub(crate) fn is_crowded(plan: &Plan<'_>) -> bool {
+pub(crate) fn is_crowded(start: &Start<'_>) -> bool {
     extern "C" fn leave(_: *mut c_void) -> c_int {
         sys::exit(0)
     }
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: as in `spawn`; the program left this stack when it executed.
-    let pid = unsafe { libc::clone(leave, plan.start.stack_top(), flags, std::ptr::null_mut()) };
+    let pid = unsafe { libc::clone(leave, start.stack_top(), flags, std::ptr::null_mut()) };
     // SAFETY: errno belongs to this thread.
     pid == -1 && unsafe { *libc::__errno_location() } == libc::EAGAIN
 }
@@ -133,13 +136,18 @@ fn confine(shared: &Shared<'_>) -> Result<Errno, Failure> {
         .at(Step::Directory)?;
     // SAFETY: the mask is this process's own.
     unsafe { libc::umask(0o022) };
-    drop_capabilities().at(Step::Capabilities)?;
+    match walls.capabilities {
+        Capabilities::Dropped => drop_capabilities().at(Step::Capabilities)?,
+        Capabilities::Kept => {}
+    }
     sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).at(Step::NoNewPrivileges)?;
     if let Some(rules) = &walls.landlock {
         landlock::restrict(rules).at(Step::Landlock)?;
     }
     reset_signals();
-    walls.seccomp.install().at(Step::Seccomp)?;
+    if let Some(filter) = &walls.seccomp {
+        filter.install().at(Step::Seccomp)?;
+    }
     Ok(execute(start, executable))
 }
 

@@ -8,9 +8,10 @@ use libc::c_int;
 
 use crate::child::{self, OwnMaps, Plan};
 use crate::command::Start;
+use crate::keeper;
 use crate::message::{Message, Step, WITH_TERMINAL, Word};
 use crate::mounts::ScratchOptions;
-use crate::spec::{Identity, Spec};
+use crate::spec::{Identity, Spec, Tether};
 use crate::sys::{self, Errno};
 
 /// A jail could not be built; nothing of it is left.
@@ -43,13 +44,24 @@ pub struct Jail {
     pidfd: OwnedFd,
     control: OwnedFd,
     reaped: bool,
+    root: Root,
+}
+
+/// What stands at the root of the tree, and so how the tree is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Root {
+    /// Pid 1 of a namespace: whoever ends it ends everyone.
+    PidOne,
+    /// An ordinary process that keeps count of its descendants and ends them when told.
+    Keeper,
 }
 
 /// What comes out of a built jail.
 #[derive(Debug)]
 pub struct Handed {
-    /// The scratch filesystem's own root. The overlay's upper directory is `upper` in it.
-    pub scratch: OwnedFd,
+    /// The scratch filesystem's own root, if there is one. The overlay's upper directory is
+    /// `upper` in it.
+    pub scratch: Option<OwnedFd>,
     /// The outer side of the program's terminal.
     pub terminal: Option<OwnedFd>,
     /// The listeners, in the order of the spec.
@@ -125,16 +137,33 @@ pub fn launch(spec: Spec) -> Result<Starting, LaunchError> {
         scratch: ScratchOptions::new(&spec),
         own_maps,
     };
-    let (pid, pidfd) = clone(&plan, control.as_raw_fd())?;
+    let (pid, pidfd) = clone(NAMESPACES, control.as_raw_fd(), || child::run(&plan))?;
     drop(plan);
     // Our copies of the program's ends go away with the spec, so that pipes can end.
     drop(spec);
     drop(theirs);
-    let starting = Starting { jail: Jail { pid, pidfd, control, reaped: false } };
+    let starting =
+        Starting { jail: Jail { pid, pidfd, control, reaped: false, root: Root::PidOne } };
     if privileged {
         starting.write_maps(identity)?;
     }
     Ok(starting)
+}
+
+/// Starts a program without a jail, below a keeper that can end its whole tree.
+///
+/// # Errors
+/// The step that failed; then nothing is left.
+pub fn tether(tether: Tether) -> Result<Starting, LaunchError> {
+    let prepare = |errno: Errno| LaunchError { step: Step::Prepare, errno };
+    let (control, theirs) = socket_pair().map_err(prepare)?;
+    let plan = keeper::Plan {
+        control: theirs.as_raw_fd(),
+        start: Start::new(&tether.program, &tether.walls),
+        deadline_ms: tether.deadline_ms,
+    };
+    let (pid, pidfd) = clone(0, control.as_raw_fd(), || keeper::run(&plan))?;
+    Ok(Starting { jail: Jail { pid, pidfd, control, reaped: false, root: Root::Keeper } })
 }
 
 fn is_own(identity: Identity) -> bool {
@@ -143,10 +172,15 @@ fn is_own(identity: Identity) -> bool {
     identity.kernel_uid == uid && identity.kernel_gid == gid
 }
 
-fn clone(plan: &Plan<'_>, supervisor_end: c_int) -> Result<(c_int, OwnedFd), LaunchError> {
+/// Clones a process that runs `child` and exits.
+fn clone(
+    namespaces: c_int,
+    supervisor_end: c_int,
+    child: impl FnOnce(),
+) -> Result<(c_int, OwnedFd), LaunchError> {
     let mut pidfd: c_int = -1;
     let args = CloneArgs {
-        flags: (NAMESPACES | libc::CLONE_PIDFD) as u32 as u64 | CLONE_CLEAR_SIGHAND,
+        flags: (namespaces | libc::CLONE_PIDFD) as u32 as u64 | CLONE_CLEAR_SIGHAND,
         pidfd: &raw mut pidfd as u64,
         exit_signal: libc::SIGCHLD as u64,
         ..CloneArgs::default()
@@ -159,7 +193,8 @@ fn clone(plan: &Plan<'_>, supervisor_end: c_int) -> Result<(c_int, OwnedFd), Lau
     if result == Ok(0) {
         // The supervisor's end must have one holder only, or its death would go unnoticed.
         sys::close(supervisor_end);
-        child::run(plan);
+        child();
+        sys::exit(1);
     }
     drop(everything);
     let pid = result.map_err(|errno| LaunchError { step: Step::Clone, errno })?;
@@ -200,7 +235,10 @@ impl Starting {
             _ => return Err(LaunchError { step: Step::Died, errno: Errno(libc::ECHILD) }),
         };
         let mut take = || if fds.is_empty() { Err(garbled()) } else { Ok(fds.remove(0)) };
-        let scratch = take()?;
+        let scratch = match self.jail.root {
+            Root::PidOne => Some(take()?),
+            Root::Keeper => None,
+        };
         let terminal = if flags & WITH_TERMINAL != 0 { Some(take()?) } else { None };
         self.jail.tell(Word::Go)?;
         Ok((self.jail, Handed { scratch, terminal, listeners: fds }))
@@ -242,13 +280,17 @@ impl Jail {
                 Word::Failed => {
                     Event::Failed(LaunchError { step: Step::from_index(a), errno: Errno(b) })
                 }
-                Word::Built | Word::Go | Word::Mapped => return Err(garbled()),
+                Word::Built | Word::Go | Word::Mapped | Word::Stop => return Err(garbled()),
             },
         })
     }
 
     /// Ends everyone in the jail at once.
     pub fn kill(&self) {
+        if self.root == Root::Keeper {
+            let _ = self.tell(Word::Stop);
+            return;
+        }
         let args = [self.pidfd.as_raw_fd() as usize, libc::SIGKILL as usize, 0, 0, 0];
         let _ = sys::number_call(libc::SYS_pidfd_send_signal, args);
     }

@@ -20,6 +20,7 @@
 mod child;
 mod command;
 pub mod idmap;
+mod keeper;
 mod landlock;
 mod launch;
 mod message;
@@ -30,10 +31,10 @@ pub mod spec;
 mod sys;
 
 pub use landlock::abi as landlock_abi;
-pub use launch::{Ended, Event, Handed, Jail, LaunchError, Starting, launch};
+pub use launch::{Ended, Event, Handed, Jail, LaunchError, Starting, launch, tether};
 pub use message::Step;
 pub use spec::{
-    Attributes, Entry, Exec, Hidden, HostPath, Identity, LandlockRules, Listener, ListenerKind,
-    Mount, Program, Resource, Rlimit, Scratch, Source, Spec, Stdio, Walls,
+    Attributes, Capabilities, Entry, Exec, Hidden, HostPath, Identity, LandlockRules, Listener,
+    ListenerKind, Mount, Program, Resource, Rlimit, Scratch, Source, Spec, Stdio, Tether, Walls,
 };
 pub use sys::Errno;

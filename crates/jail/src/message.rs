@@ -24,10 +24,12 @@ pub(crate) enum Word {
     Overdue,
     /// Pid 1: no further process can be made.
     Crowded,
+    /// Supervisor: end everyone. Only a keeper is told; pid 1 of a jail is killed.
+    Stop,
 }
 
 impl Word {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Mapped,
         Self::Go,
         Self::Built,
@@ -36,6 +38,7 @@ impl Word {
         Self::Ended,
         Self::Overdue,
         Self::Crowded,
+        Self::Stop,
     ];
 }
 

@@ -230,8 +230,30 @@ pub struct Walls {
     pub rlimits: Vec<Rlimit>,
     /// Rules of the second wall around files; absent where the kernel has no Landlock.
     pub landlock: Option<LandlockRules>,
-    /// The system call filter.
-    pub seccomp: Filter,
+    /// The system call filter; absent only where nothing but a process is asked for.
+    pub seccomp: Option<Filter>,
+    /// What becomes of capabilities.
+    pub capabilities: Capabilities,
+}
+
+/// What becomes of capabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capabilities {
+    /// All sets are emptied, the bounding set included.
+    Dropped,
+    /// The program has what the supervisor has, save that it can never gain more.
+    Kept,
+}
+
+/// A program without a jail: a process of its own session whose whole tree can be ended.
+#[derive(Debug)]
+pub struct Tether {
+    /// What is executed. A terminal cannot be asked for.
+    pub program: Program,
+    /// What holds it.
+    pub walls: Walls,
+    /// As in [`Spec`].
+    pub deadline_ms: Option<u64>,
 }
 
 /// One limit of the kernel; soft and hard are the same.

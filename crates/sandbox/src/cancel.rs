@@ -28,6 +28,11 @@ impl Cancel {
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
+    /// Takes the cancellation back, for descriptors that ring more than once.
+    pub(crate) fn reset(&self) {
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+    }
+
     /// Returns whether the run was asked to stop.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {

@@ -5,19 +5,26 @@
 
 pub mod cancel;
 mod cgroup;
+pub mod detect;
+pub mod doctor;
+mod door;
 #[cfg(feature = "hermetic")]
 pub mod hermetic;
 pub mod invocation;
 #[cfg(feature = "hermetic")]
 pub mod mock;
 pub mod namespace;
+mod pipes;
 pub mod port;
+pub mod process;
 mod streams;
 mod supervise;
 mod tree;
 mod watch;
 
 pub use cancel::Cancel;
+pub use detect::{detect, strongest};
+pub use doctor::{Finding, State, doctor};
 pub use invocation::{
     Command, EnvValue, EnvVar, Files, Invocation, Network, Shell, Stdin, TtySize, WorkspaceAccess,
 };
@@ -25,3 +32,4 @@ pub use namespace::Namespace;
 pub use port::{
     Backend, BoundaryError, NetworkDecision, Plan, Refusal, RunReport, Sink, Stream, StreamDigest,
 };
+pub use process::Process;

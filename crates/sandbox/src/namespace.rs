@@ -19,27 +19,30 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use rustix::fs::{Mode, OFlags, openat};
-use rustix::pipe::{PipeFlags, pipe_with};
+use warrant_egress::Options;
 use warrant_jail::seccomp::{Filter, Profile};
 use warrant_jail::{
-    Exec, Handed, LandlockRules, LaunchError, Program, Resource, Rlimit, Scratch, Spec, Stdio,
+    Capabilities, Exec, Handed, LandlockRules, Program, Resource, Rlimit, Scratch, Spec, Stdio,
     Walls, landlock_abi, launch,
 };
 use warrant_protocol::{Isolation, Limits, Outcome, Posture, Usage};
 
 use crate::cgroup::Cgroups;
+use crate::door::{self, Door};
 use crate::namespace::identity::Identities;
 use crate::namespace::layout::System;
-use crate::namespace::lower::{Lowered, c_path, lower};
+use crate::namespace::lower::{Lowered, PROXY_PORT, lower};
 use crate::namespace::posture::{Host, Tried};
-use crate::streams::Input;
-use crate::supervise::{Door, Supervision, supervise};
+use crate::pipes::{Outside, Pipes, at, boundary, refused};
+use crate::supervise::{Supervision, supervise};
 use crate::watch::LimitWatch;
 use crate::{
     Backend, BoundaryError, Cancel, Command, Files, Invocation, Network, NetworkDecision, Plan,
     Refusal, RunReport, Sink, Stdin, Stream, WorkspaceAccess,
 };
 
+pub(crate) use lower::{c_path, environment, program};
+pub(crate) use posture::provider_version;
 pub use worker::{Worker, seal_worker};
 
 /// Linux namespaces, Landlock, seccomp and limits around a real program.
@@ -50,6 +53,7 @@ pub struct Namespace {
     landlock: Option<u32>,
     cgroups: OnceLock<Cgroups>,
     posture: OnceLock<Posture>,
+    egress: Options,
 }
 
 impl Default for Namespace {
@@ -69,12 +73,19 @@ impl Namespace {
     /// Returns the tier. Nothing is tried yet.
     #[must_use]
     pub fn new() -> Self {
+        Self::with_egress(Options::bounded())
+    }
+
+    /// Returns the tier with other bounds or another resolver for its egress proxy.
+    #[must_use]
+    pub fn with_egress(egress: Options) -> Self {
         Self {
             identities: Identities::new(),
             filter: Filter::new(Profile::Program),
             landlock: landlock_abi().map(|abi| abi.min(NEWEST_LANDLOCK)),
             cgroups: OnceLock::new(),
             posture: OnceLock::new(),
+            egress,
         }
     }
 
@@ -83,7 +94,7 @@ impl Namespace {
             cgroups: self.cgroups(),
             landlock: self.landlock,
             kernel_uid: self.identities.identity().kernel_uid,
-            egress: false,
+            egress: true,
         };
         posture::posture(&host, tried)
     }
@@ -109,14 +120,6 @@ impl Namespace {
 
     fn cgroups(&self) -> &Cgroups {
         self.cgroups.get_or_init(Cgroups::detect)
-    }
-
-    fn upper(&self, invocation: &Invocation, scratch: &OwnedFd) -> io::Result<Option<OwnedFd>> {
-        if invocation.files.access != WorkspaceAccess::Overlay {
-            return Ok(None);
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(Some(openat(scratch, "upper", flags, Mode::empty())?))
     }
 
     fn lower(&self, invocation: &Invocation) -> Result<Lowered, Refusal> {
@@ -146,10 +149,7 @@ impl Backend for Namespace {
         cancel: &Cancel,
     ) -> Result<RunReport, BoundaryError> {
         let invocation = &plan.invocation;
-        let lowered = self.lower(invocation).map_err(|refusal| BoundaryError {
-            step: "lowering the invocation again",
-            cause: io::Error::other(refusal),
-        })?;
+        let lowered = self.lower(invocation).map_err(refused)?;
         let job = Job {
             exec: Exec::Paths(lowered.candidates.clone()),
             descriptors: Vec::new(),
@@ -176,6 +176,8 @@ impl Namespace {
         cancel: &Cancel,
     ) -> Result<RunReport, BoundaryError> {
         let invocation = job.invocation;
+        let rules = door::rules(&invocation.network).map_err(refused)?;
+        let listener_specs = job.lowered.listeners.clone();
         let pipes = Pipes::new(invocation).map_err(at("making pipes"))?;
         let spec = self.spec(job, pipes.inside)?;
         let starting = launch(spec).map_err(boundary)?;
@@ -184,30 +186,13 @@ impl Namespace {
         group.add(starting.pid()).map_err(at("entering the cgroup"))?;
         let (jail, handed) = starting.release().map_err(boundary)?;
         let Handed { scratch, terminal, listeners } = handed;
-        drop(listeners);
-        let upper = self.upper(invocation, &scratch).map_err(at("opening the upper layer"))?;
-        let mut watch = LimitWatch {
-            limits: invocation.limits.clone(),
-            group,
-            root: jail.pid(),
-            scratch: Some(scratch),
-        };
-        let (input, stdout, stderr) = match (pipes.outside, terminal) {
-            (Some(outside), _) => {
-                let input =
-                    Input::pipe(&invocation.stdin, outside.stdin).map_err(at("making pipes"))?;
-                (input, Some(outside.stdout), Some(outside.stderr))
-            }
-            (None, Some(outer)) => {
-                let copy = outer.try_clone().map_err(at("sharing the terminal"))?;
-                let input =
-                    Input::terminal(&invocation.stdin, copy).map_err(at("sharing the terminal"))?;
-                (input, Some(outer), None)
-            }
-            (None, None) => {
-                return Err(at("sharing the terminal")(io::Error::from(io::ErrorKind::NotFound)));
-            }
-        };
+        let upper = upper(invocation, scratch.as_ref()).map_err(at("opening the upper layer"))?;
+        let listeners = door::sort(&listener_specs, listeners, PROXY_PORT);
+        let mut door = Door::new(listeners, rules, self.egress.clone())
+            .map_err(at("preparing the egress proxy"))?;
+        let mut watch =
+            LimitWatch { limits: invocation.limits.clone(), group, root: jail.pid(), scratch };
+        let Outside { input, stdout, stderr } = Outside::new(pipes.outside, terminal, invocation)?;
         let observed = supervise(Supervision {
             jail,
             input,
@@ -217,8 +202,9 @@ impl Namespace {
             sink,
             cancel,
             watcher: &mut watch,
-            door: &mut NoDoor,
+            door: &mut door,
         })?;
+        let totals = door.close(sink);
         Ok(RunReport {
             outcome: observed.outcome,
             usage: Usage {
@@ -230,10 +216,11 @@ impl Namespace {
                     .or(Some(observed.ended.largest_process_bytes)),
                 stdout_bytes: Some(observed.stdout.seen()),
                 stderr_bytes: Some(observed.stderr.seen()),
-                ..Usage::default()
+                net_in_bytes: Some(totals.bytes_in),
+                net_out_bytes: Some(totals.bytes_out),
             },
-            stdout: observed.stdout.digest(),
-            stderr: observed.stderr.digest(),
+            stdout: observed.stdout.finish(),
+            stderr: observed.stderr.finish(),
             posture: self.posture_after(&Tried::Held),
             upper,
         })
@@ -272,7 +259,8 @@ impl Namespace {
             walls: Walls {
                 rlimits: rlimits(limits),
                 landlock: self.landlock_rules(lowered).map_err(at("describing the program"))?,
-                seccomp: self.filter.clone(),
+                seccomp: Some(self.filter.clone()),
+                capabilities: Capabilities::Dropped,
             },
             deadline_ms: limits.wall_ms.map(|ms| ms.saturating_add(DEADLINE_GRACE_MS)),
             watch_processes: limits.processes.is_some() && self.cgroups().kind_of("pids").is_none(),
@@ -302,38 +290,14 @@ pub(crate) fn rlimits(limits: &Limits) -> Vec<Rlimit> {
     rlimits
 }
 
-struct Pipes {
-    inside: Stdio,
-    outside: Option<OutsidePipes>,
-}
-
-struct OutsidePipes {
-    stdin: OwnedFd,
-    stdout: OwnedFd,
-    stderr: OwnedFd,
-}
-
-impl Pipes {
-    fn new(invocation: &Invocation) -> io::Result<Self> {
-        if let Some(size) = invocation.tty {
-            let inside = Stdio::Terminal { columns: size.columns, rows: size.rows };
-            return Ok(Self { inside, outside: None });
+fn upper(invocation: &Invocation, scratch: Option<&OwnedFd>) -> io::Result<Option<OwnedFd>> {
+    match (invocation.files.access, scratch) {
+        (WorkspaceAccess::Overlay, Some(scratch)) => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            Ok(Some(openat(scratch, "upper", flags, Mode::empty())?))
         }
-        let (stdin, outside_stdin) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (outside_stdout, stdout) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (outside_stderr, stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-        let outside =
-            OutsidePipes { stdin: outside_stdin, stdout: outside_stdout, stderr: outside_stderr };
-        Ok(Self { inside: Stdio::Pipes { stdin, stdout, stderr }, outside: Some(outside) })
+        _ => Ok(None),
     }
-}
-
-fn at(step: &'static str) -> impl Fn(io::Error) -> BoundaryError {
-    move |cause| BoundaryError { step, cause }
-}
-
-fn boundary(error: LaunchError) -> BoundaryError {
-    BoundaryError { step: error.step.as_str(), cause: error.errno.into() }
 }
 
 fn probe_invocation() -> Invocation {
@@ -365,15 +329,4 @@ impl Sink for Discard {
     }
 
     fn network(&self, _: NetworkDecision) {}
-}
-
-struct NoDoor;
-
-impl Door for NoDoor {
-    fn listeners(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
-        Vec::new()
-    }
-    fn wake(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

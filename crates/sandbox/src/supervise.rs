@@ -17,8 +17,9 @@ use rustix::io::Errno;
 use warrant_jail::{Ended, Event, Jail};
 use warrant_protocol::{LimitKind, Limits, Outcome};
 
+use crate::door::Door;
 use crate::streams::{Input, Output};
-use crate::{BoundaryError, Cancel, Sink, Stream, StreamDigest};
+use crate::{BoundaryError, Cancel, Sink, Stream};
 
 /// Something that looks at the run from time to time and says when a limit struck.
 pub(crate) trait Watcher {
@@ -28,17 +29,6 @@ pub(crate) trait Watcher {
     fn look(&mut self) -> Option<LimitKind>;
     /// Returns descriptors whose priority events ask for a look.
     fn alarms(&self) -> Vec<BorrowedFd<'_>>;
-}
-
-/// The network's part in a run: sleeps until someone inside connects.
-pub(crate) trait Door {
-    /// Returns what to wait for; empty once it is awake.
-    fn listeners(&self) -> Vec<BorrowedFd<'_>>;
-    /// Someone connected.
-    ///
-    /// # Errors
-    /// When the proxy cannot be started; the run cannot go on.
-    fn wake(&mut self) -> io::Result<()>;
 }
 
 /// Everything the loop needs.
@@ -51,7 +41,7 @@ pub(crate) struct Supervision<'a> {
     pub(crate) sink: &'a dyn Sink,
     pub(crate) cancel: &'a Cancel,
     pub(crate) watcher: &'a mut dyn Watcher,
-    pub(crate) door: &'a mut dyn Door,
+    pub(crate) door: &'a mut Door,
 }
 
 /// What the loop saw.
@@ -205,7 +195,7 @@ impl Run<'_> {
             Token::Source => self.supervision.input.fill(),
             Token::Sink => self.supervision.input.drain(),
             Token::Alarm => self.look(),
-            Token::Door => return self.supervision.door.wake(),
+            Token::Door => return self.supervision.door.wake(self.supervision.sink),
         }
         Ok(())
     }
@@ -351,12 +341,5 @@ fn ended_outcome(status: i32, limits: &Limits) -> Outcome {
         Outcome::Exited { code: byte(code) }
     } else {
         Outcome::Signaled { signal: byte(signal) }
-    }
-}
-
-impl Output {
-    /// Returns what passed.
-    pub(crate) fn digest(&self) -> StreamDigest {
-        self.finish()
     }
 }

@@ -65,8 +65,8 @@ impl LimitWatch {
 
 impl Watcher for LimitWatch {
     fn interval(&self) -> Option<Duration> {
-        use LimitKind::{Cpu, Disk, Inodes, Memory, OpenFiles};
-        let looks = [Cpu, Memory, OpenFiles, Disk, Inodes];
+        use LimitKind::{Cpu, Disk, Inodes, Memory, OpenFiles, Processes};
+        let looks = [Cpu, Memory, Processes, OpenFiles, Disk, Inodes];
         let nearest = self.limits.cpu_ms.map(|ms| Duration::from_millis((ms / 8).max(5)));
         looks
             .into_iter()

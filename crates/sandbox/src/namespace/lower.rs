@@ -1,5 +1,6 @@
 //! Lowers an invocation to what the jail will apply, and tells it as readable JSON.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use warrant_jail::{Attributes, Entry, HostPath, Identity, Listener, ListenerKind, Mount, Source};
 
+use crate::door;
 use crate::namespace::identity::Identities;
 use crate::namespace::layout::{self, Layout, MountKind, Piece, PlannedMount, System, Wanted};
 use crate::namespace::masks::{self, Masks};
@@ -52,7 +54,7 @@ pub(crate) fn lower(
     }
     let read_roots = resolve_all(&files.read_roots, "read root")?;
     let write_roots = resolve_all(&files.write_roots, "write root")?;
-    let env = environment(invocation);
+    let env = environment(invocation, PROXY_PORT);
     let home = variable(&env, "HOME").filter(|home| home.starts_with('/'));
     let layout = layout::plan(&Wanted {
         workspace: &workspace,
@@ -115,7 +117,7 @@ fn inside_directory(cwd: &Path, layout: &Layout) -> Result<PathBuf, Refusal> {
 }
 
 /// Returns the environment: the invocation's own, and what every program needs if it is missing.
-fn environment(invocation: &Invocation) -> Vec<EnvVar> {
+pub(crate) fn environment(invocation: &Invocation, proxy_port: u16) -> Vec<EnvVar> {
     let mut env = invocation.env.clone();
     let mut add = |name: &str, value: &str| {
         if variable(&env, name).is_none() {
@@ -129,7 +131,7 @@ fn environment(invocation: &Invocation) -> Vec<EnvVar> {
         add("TERM", "xterm-256color");
     }
     if invocation.network != Network::Allow(Vec::new()) {
-        let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
+        let proxy = format!("http://127.0.0.1:{proxy_port}");
         for name in
             ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
         {
@@ -146,7 +148,11 @@ fn variable<'a>(env: &'a [EnvVar], name: &str) -> Option<&'a str> {
     env.iter().find(|variable| variable.name == name).map(|variable| variable.value.reveal())
 }
 
-fn program(command: &Command, env: &[EnvVar]) -> Result<(Vec<CString>, Vec<CString>), Refusal> {
+/// Returns the arguments and where the program may be, in the order of `PATH`.
+pub(crate) fn program(
+    command: &Command,
+    env: &[EnvVar],
+) -> Result<(Vec<CString>, Vec<CString>), Refusal> {
     let (name, argv) = match command {
         Command::Argv { program, args } => {
             (program.as_str(), std::iter::once(program).chain(args).map(String::as_str).collect())
@@ -178,17 +184,8 @@ fn c_text(text: &str) -> Result<CString, Refusal> {
 
 /// Returns the listeners opened inside: the explicit proxy, names, and the transparent ports.
 fn listeners(network: &Network) -> Result<Vec<Listener>, Refusal> {
-    let mut ports: Vec<u16> = TRANSPARENT_PORTS.to_vec();
-    match network {
-        Network::DangerEverything => {}
-        Network::Allow(rules) => {
-            let listed =
-                rules.iter().filter_map(|rule| rule.rsplit_once(':')?.1.parse::<u16>().ok());
-            ports.extend(listed);
-        }
-    }
-    ports.sort_unstable();
-    ports.dedup();
+    let mut ports: BTreeSet<u16> = door::rules(network)?.ports();
+    ports.extend(TRANSPARENT_PORTS);
     ports.retain(|port| *port != PROXY_PORT && *port != 53 && *port != 0);
     if ports.len() > MOST_TRANSPARENT_PORTS {
         return Err(denied(format!("more than {MOST_TRANSPARENT_PORTS} ports in network rules")));

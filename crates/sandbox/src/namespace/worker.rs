@@ -35,7 +35,8 @@ use warrant_protocol::Limits;
 
 use crate::namespace::layout::{MountKind, Piece, PlannedMount, System};
 use crate::namespace::lower::{Lowered, lower};
-use crate::namespace::{Job, Namespace, at};
+use crate::namespace::{Job, Namespace};
+use crate::pipes::at;
 use crate::{
     BoundaryError, Cancel, Command, EnvValue, EnvVar, Files, Invocation, Network, RunReport, Sink,
     Stdin,

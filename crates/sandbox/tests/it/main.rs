@@ -12,6 +12,8 @@
 mod bench;
 #[cfg(feature = "hermetic")]
 mod hermetic;
+mod limits;
 #[cfg(feature = "hermetic")]
 mod mock;
 mod namespace;
+mod streams;

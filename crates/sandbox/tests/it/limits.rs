@@ -1,0 +1,117 @@
+//! Every limit is its own outcome, and holds for the whole tree.
+
+use std::time::{Duration, Instant};
+
+use warrant_protocol::{LimitKind, Limits, Outcome};
+use warrant_sandbox::{Backend, Namespace, Process, WorkspaceAccess};
+
+use crate::bench::{Memory, run, shell, workspace};
+
+const NONE: Limits = Limits::danger_unlimited();
+
+#[track_caller]
+fn check_on(backend: &dyn Backend, script: &str, limits: Limits, expected: LimitKind) -> Memory {
+    let workspace = workspace();
+    let mut invocation = shell(workspace.path(), script);
+    if backend.isolation() == warrant_protocol::Isolation::Process {
+        invocation.files.access = WorkspaceAccess::Direct;
+    }
+    invocation.limits = Limits { wall_ms: limits.wall_ms.or(Some(20_000)), ..limits };
+    let started = Instant::now();
+    let (report, memory) = run(backend, invocation);
+    let outcome = report.unwrap().outcome;
+    let told = format!("{script}: {} {}", memory.stdout().len(), memory.stderr());
+    assert_eq!(outcome, Outcome::Limited { limit: expected }, "{told}");
+    assert!(started.elapsed() < Duration::from_secs(15), "{script} took {:?}", started.elapsed());
+    memory
+}
+
+#[track_caller]
+fn check(script: &str, limits: Limits, expected: LimitKind) -> Memory {
+    check_on(&Namespace::new(), script, limits, expected)
+}
+
+#[test]
+fn wall_time_ends_a_sleeper_and_its_daemons() {
+    let limits = Limits { wall_ms: Some(300), ..NONE };
+    check("setsid sleep 1000 & sleep 1000", limits, LimitKind::Wall);
+}
+
+#[test]
+fn cpu_time_is_counted_over_the_whole_tree() {
+    let spin = "for i in 1 2 3; do (while :; do :; done) & done; wait";
+    check(spin, Limits { cpu_ms: Some(400), ..NONE }, LimitKind::Cpu);
+}
+
+#[test]
+fn memory_is_bounded_for_the_tree() {
+    let eat = "perl -e '$x = \"a\" x 400000000; sleep 20'";
+    check(eat, Limits { memory_bytes: Some(64 << 20), ..NONE }, LimitKind::Memory);
+}
+
+#[test]
+fn fork_bomb_meets_the_process_limit() {
+    let bomb = "perl -e 'while (1) { $p = fork; select(undef, undef, undef, 0.01) if !defined $p; \
+                if (defined $p && !$p) { sleep 20; exit } }'";
+    check(bomb, Limits { processes: Some(40), ..NONE }, LimitKind::Processes);
+}
+
+#[test]
+fn a_program_within_its_process_limit_is_left_alone() {
+    let workspace = workspace();
+    let mut invocation =
+        shell(workspace.path(), "for i in 1 2 3 4 5; do sleep 0.1 & done; wait; echo done");
+    invocation.limits.processes = Some(8);
+    let (report, memory) = run(&Namespace::new(), invocation);
+    assert_eq!(report.unwrap().outcome, Outcome::Exited { code: 0 });
+    assert_eq!(memory.stdout(), "done\n");
+}
+
+#[test]
+fn file_size_ends_the_writer() {
+    let limits = Limits { file_bytes: Some(1 << 20), ..NONE };
+    check("exec head -c 3000000 /dev/zero > big", limits.clone(), LimitKind::FileSize);
+    check("head -c 3000000 /dev/zero > big; exit $?", limits, LimitKind::FileSize);
+}
+
+#[test]
+fn open_files_all_in_use_are_noticed() {
+    let hoard = "perl -e 'while (open(my $f, q(<), q(/dev/null))) { push @f, $f } sleep 20'";
+    check(hoard, Limits { open_files: Some(64), ..NONE }, LimitKind::OpenFiles);
+}
+
+#[test]
+fn disk_of_workspace_and_tmp_together_is_bounded() {
+    let limits = Limits { disk_bytes: Some(4 << 20), ..NONE };
+    let script = "head -c 2500000 /dev/zero > a; head -c 2500000 /dev/zero > /tmp/b; sleep 20";
+    check(script, limits, LimitKind::Disk);
+}
+
+#[test]
+fn inodes_of_the_overlay_are_bounded() {
+    let limits = Limits { inodes: Some(50), ..NONE };
+    check(
+        "i=0; while [ $i -lt 200 ]; do : > f$i; i=$((i+1)); done; sleep 20",
+        limits,
+        LimitKind::Inodes,
+    );
+}
+
+#[test]
+fn output_is_kept_up_to_the_limit_and_then_stopped() {
+    let limits = Limits { output_bytes: Some(10_000), ..NONE };
+    let memory = check("while :; do echo flood; done", limits, LimitKind::Output);
+    assert_eq!(memory.stdout().len(), 10_000);
+    assert!(memory.stdout().starts_with("flood\nflood\n"));
+}
+
+#[test]
+fn process_tier_has_the_same_outcomes_for_time_and_output() {
+    let process = Process::new();
+    let wall = Limits { wall_ms: Some(300), ..NONE };
+    check_on(&process, "setsid sleep 1000 & sleep 1000", wall, LimitKind::Wall);
+    let output = Limits { output_bytes: Some(1000), ..NONE };
+    check_on(&process, "while :; do echo flood; done", output, LimitKind::Output);
+    let cpu = Limits { cpu_ms: Some(300), ..NONE };
+    check_on(&process, "while :; do :; done", cpu, LimitKind::Cpu);
+}
