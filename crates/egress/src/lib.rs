@@ -23,6 +23,7 @@ mod pipe;
 mod proxy;
 mod resolve;
 pub mod rules;
+mod settle;
 mod socks;
 mod stub;
 mod tls;

@@ -24,6 +24,7 @@ use crate::host::{Host, HostName};
 use crate::http::{self, Door, Link};
 use crate::pipe::{Tunnel, fill, within};
 use crate::rules::Tolerance;
+use crate::settle::{Handshake, Unsettled};
 use crate::socks::{self, Reply};
 
 /// How the tunnel was asked for, and so how it is answered.
@@ -37,7 +38,7 @@ pub(crate) enum Front {
 /// What is inside a tunnel.
 enum Inside {
     Raw,
-    Tls,
+    Tls(Hello),
     Http,
 }
 
@@ -76,8 +77,30 @@ pub(crate) async fn run(
     }
     let Ok(tally) = gate.record(&destination, Why::Allowed) else { return Ok(()) };
     let idle = gate.options.idle_timeout;
+    let mut from_upstream = BytesMut::new();
+    if let Inside::Tls(hello) = inside {
+        let mut handshake = Handshake {
+            client,
+            upstream: &mut upstream,
+            tally: &tally,
+            from_client: buffer,
+            from_upstream,
+        };
+        let check = |second: &Hello| check_hello(gate, second, &destination, &tolerance);
+        let settled = tokio::time::timeout(idle, handshake.settle(&hello, check)).await;
+        Handshake { from_client: buffer, from_upstream, .. } = handshake;
+        match settled {
+            Ok(Ok(())) => {}
+            Ok(Err(Unsettled::Refused(why))) => {
+                drop(gate.record(&destination, why));
+                return client.set_zero_linger();
+            }
+            Ok(Err(Unsettled::Broken(error))) => return Err(error),
+            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
     let tunnel = Tunnel { client, upstream: &mut upstream, tally: &tally, idle };
-    tunnel.run(&buffer, &[]).await
+    tunnel.run(&buffer, &from_upstream).await
 }
 
 async fn answer(client: &mut TcpStream, front: Front, result: Result<(), Why>) -> io::Result<()> {
@@ -120,9 +143,8 @@ async fn look_inside(
         loop {
             match hello::peek(buffer) {
                 Peek::Hello(hello) => {
-                    return Ok(
-                        check_hello(gate, &hello, destination, tolerance).map(|()| Inside::Tls)
-                    );
+                    let checked = check_hello(gate, &hello, destination, tolerance);
+                    return Ok(checked.map(|()| Inside::Tls(hello)));
                 }
                 Peek::Malformed => return Ok(Err(Why::UnreadableTunnel)),
                 Peek::NotTls => match starts_http(buffer) {

@@ -248,3 +248,83 @@ fn more_connections_than_allowed_wait_their_turn() {
     assert!(three.head().starts_with("HTTP/1.1 200"));
     drop::<Conversation>(three);
 }
+
+/// A HelloRetryRequest, as a server sends it that wants another key share.
+fn retry_request() -> Vec<u8> {
+    let random = [
+        0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8,
+        0x91, 0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8,
+        0x33, 0x9c,
+    ];
+    [&[22, 3, 3, 0, 42, 2, 0, 0, 38, 3, 3][..], &random, &[0, 0x13, 0x01, 0]].concat()
+}
+
+#[test]
+fn a_second_hello_cannot_change_the_name() {
+    let heard: std::sync::Arc<std::sync::Mutex<Vec<u8>>> = std::sync::Arc::default();
+    let sink = std::sync::Arc::clone(&heard);
+    let origin = Origin::new(move |mut stream| {
+        let mut buffer = [0; 4096];
+        let mut is_first = true;
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            sink.lock().unwrap().extend_from_slice(&buffer[..count]);
+            if std::mem::replace(&mut is_first, false) {
+                stream.write_all(&retry_request()).unwrap();
+            }
+        }
+    });
+    let world = world(&origin);
+    let authority = format!("a.test:{}", origin.port);
+    let early_data = [23, 3, 3, 0, 3, 1, 2, 3];
+    for before in [&[][..], &[20, 3, 3, 0, 1, 1], &early_data] {
+        let mut tunnel = world.tunnel(&authority).ok().unwrap();
+        tunnel.send(&client_hello(Some("a.test")));
+        tunnel.send(before);
+        let mut retry = vec![0; retry_request().len()];
+        tunnel.0.read_exact(&mut retry).unwrap();
+        assert_eq!(retry, retry_request());
+        tunnel.send(&client_hello(Some("other.test")));
+        assert_eq!(tunnel.end(), "");
+    }
+    let heard = heard.lock().unwrap();
+    assert!(!heard.windows(10).any(|window| window == b"other.test"), "the second hello went out");
+    let port = origin.port;
+    let expected = [format!("a.test:{port} allowed 1"), format!("a.test:{port} sni-mismatch 1")];
+    assert_eq!(world.told(), expected);
+}
+
+#[test]
+fn a_server_that_asks_for_another_key_share_works() {
+    use rustls::crypto::ring::{default_provider, kx_group};
+    use std::sync::Arc;
+    let key = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
+    let certificate = key.cert.der().clone();
+    let secret = rustls::pki_types::PrivatePkcs8KeyDer::from(key.signing_key.serialize_der());
+    let mut provider = default_provider();
+    provider.kx_groups = vec![kx_group::SECP384R1];
+    let server = rustls::ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.clone()], secret.into())
+        .unwrap();
+    let server = Arc::new(server);
+    let origin = Origin::new(move |stream| crate::fetch::answer_tls(&server, stream, b"hello"));
+    let world = world(&origin);
+    let mut tunnel = world.tunnel(&format!("a.test:{}", origin.port)).ok().unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let client = rustls::ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = rustls::pki_types::ServerName::try_from("a.test").unwrap();
+    let mut session = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
+    let mut tls = rustls::Stream::new(&mut session, &mut tunnel.0);
+    tls.write_all(b"hi").unwrap();
+    let mut reply = String::new();
+    tls.read_to_string(&mut reply).unwrap();
+    assert_eq!(reply, "hello");
+    assert_eq!(session.handshake_kind(), Some(rustls::HandshakeKind::FullWithHelloRetryRequest));
+}
