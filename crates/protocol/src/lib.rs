@@ -8,6 +8,7 @@
 //! Signed objects are [`signed::Signed`]: the received JSON beside a typed view.
 
 pub mod approval;
+pub mod authority;
 pub mod bundle;
 pub mod canonical;
 pub mod chain;
@@ -19,6 +20,7 @@ pub mod event;
 pub mod execution;
 pub mod fold;
 pub mod glob;
+pub mod handoff;
 pub mod ids;
 pub mod isolation;
 pub mod json;
@@ -32,9 +34,12 @@ pub mod port;
 pub mod posture;
 pub mod preimage;
 pub mod receipt;
+pub mod redact;
 pub mod request;
+pub mod sealed;
 pub mod signed;
 pub mod state;
+pub mod story;
 pub mod time;
 pub mod validate;
 pub mod verify;

@@ -2,6 +2,7 @@
 //! dishonest runner (with its own real key) would.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 use warrant_protocol::approval::{Approval, ApprovalBody};
@@ -30,11 +31,14 @@ impl Keys {
     }
 }
 
-pub(crate) fn trusted() -> TrustedKeys {
-    TrustedKeys::none()
-        .and(KeyRole::Plane, plane_key().public().clone())
-        .and(KeyRole::Runner, runner_key().public().clone())
-        .and(KeyRole::Approver, other_key().public().clone())
+pub(crate) fn trusted() -> &'static TrustedKeys {
+    static TRUSTED: LazyLock<TrustedKeys> = LazyLock::new(|| {
+        TrustedKeys::none()
+            .and(KeyRole::Plane, plane_key().public().clone())
+            .and(KeyRole::Runner, runner_key().public().clone())
+            .and(KeyRole::Approver, other_key().public().clone())
+    });
+    &TRUSTED
 }
 
 /// The reference's bundle.

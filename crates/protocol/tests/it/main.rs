@@ -10,6 +10,9 @@
 mod forge;
 mod objects;
 mod primitives;
+mod properties;
 mod requests;
+mod rest;
+mod samples;
 mod vectors;
 mod verification;

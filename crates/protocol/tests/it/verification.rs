@@ -13,7 +13,7 @@ use crate::forge::{
 use crate::vectors::{load, other_key, plane_key, plane_public, runner_key, text};
 
 fn problems(bundle: &Value) -> Vec<String> {
-    match verify(Bundle::from_value(bundle.clone()).unwrap(), &trusted()) {
+    match verify(Bundle::from_value(bundle.clone()).unwrap(), trusted()) {
         Ok(_) => Vec::new(),
         Err(problems) => problems.iter().map(ToString::to_string).collect(),
     }
@@ -64,7 +64,7 @@ fn event_mut<'a>(bundle: &'a mut Value, event_type: &str) -> &'a mut Value {
 fn honest_bundles_verify_when_their_keys_are_trusted() {
     assert_eq!(problems(&reference()), [""; 0]);
     assert_eq!(problems(&ours()), [""; 0]);
-    let verified = verify(Bundle::from_value(ours()).unwrap(), &trusted()).unwrap();
+    let verified = verify(Bundle::from_value(ours()).unwrap(), trusted()).unwrap();
     assert!(verified.is_extended());
     assert_eq!(verified.receipt().body().cost_usd, Some(0.25));
     assert_eq!(verified.receipt().body().lamport, Some(7));
@@ -499,7 +499,7 @@ fn a_forged_or_replayed_approval_is_told() {
 #[test]
 fn bundles_that_cannot_be_read_have_one_problem() {
     let check = |bytes: &[u8], expected: &str| {
-        let problems = verify_slice(bytes, &trusted()).unwrap_err();
+        let problems = verify_slice(bytes, trusted()).unwrap_err();
         assert_eq!(problems.len(), 1);
         assert!(problems[0].to_string().starts_with(expected), "{}", problems[0]);
     };
