@@ -11,6 +11,7 @@ mod door;
 #[cfg(feature = "hermetic")]
 pub mod hermetic;
 pub mod invocation;
+pub mod lowering;
 #[cfg(feature = "hermetic")]
 pub mod mock;
 pub mod namespace;

@@ -52,7 +52,7 @@ pub struct Plan {
 }
 
 /// Why a backend will not run an invocation; nothing has happened yet.
-#[derive(Debug, Error, PartialEq, Eq)]
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
 #[error("{code}: {message}")]
 pub struct Refusal {
     /// A word for programs: `SANDBOX_PROVIDER_UNAVAILABLE`, `SANDBOX_DENIED`, `SANDBOX_PREPARE_FAILED`.

@@ -13,6 +13,7 @@ mod bench;
 #[cfg(feature = "hermetic")]
 mod hermetic;
 mod limits;
+mod lowering;
 #[cfg(feature = "hermetic")]
 mod mock;
 mod namespace;
