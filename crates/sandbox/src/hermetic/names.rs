@@ -1,8 +1,9 @@
 //! File names as the interpreter can hold them: text that stands for any bytes.
 //!
-//! The interpreter knows only UTF-8 names. A byte that is not part of valid UTF-8 becomes one
-//! private character, and comes back as that byte. A real name that holds such a character is
-//! written byte by byte, so the way there and back is exact for every name.
+//! The interpreter knows only UTF-8 names without control and invisible characters. A byte that
+//! is not part of such text becomes one private character, and comes back as that byte. A real
+//! name that holds a private character is written byte by byte as well, so the way there and
+//! back is exact for every name.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,7 +16,7 @@ pub(super) fn to_text(name: &OsStr) -> String {
     let mut text = String::with_capacity(name.len());
     for chunk in name.as_bytes().utf8_chunks() {
         for character in chunk.valid().chars() {
-            if stands_for(character).is_some() {
+            if stands_for(character).is_some() || is_refused(character) {
                 let mut buffer = [0; 4];
                 character.encode_utf8(&mut buffer).bytes().for_each(|b| text.push(stand_in(b)));
             } else {
@@ -47,10 +48,26 @@ fn stand_in(byte: u8) -> char {
 }
 
 fn stands_for(character: char) -> Option<u8> {
-    // SECURITY: only bytes that cannot be ASCII have a stand-in, so that no private character
-    // smuggles in a slash or a NUL.
+    // SECURITY: only controls and bytes beyond ASCII have a stand-in, so that no private
+    // character smuggles in a slash, a dot or a NUL.
     let byte = u8::try_from(u32::from(character).checked_sub(BASE)?).ok()?;
-    (byte >= 0x80).then_some(byte)
+    (byte >= 0x80 || (byte != 0 && byte.is_ascii_control())).then_some(byte)
+}
+
+/// Returns whether the interpreter refuses a path with this character in it.
+fn is_refused(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{180E}'
+                | '\u{200B}'..='\u{200D}'
+                | '\u{202A}'..='\u{202E}'
+                | '\u{2060}'
+                | '\u{2066}'..='\u{206F}'
+                | '\u{FEFF}'
+                | '\u{FFF9}'..='\u{FFFB}'
+                | '\u{E0000}'..='\u{E007F}'
+        )
 }
 
 #[cfg(test)]
@@ -60,7 +77,7 @@ mod tests {
     #[test]
     fn every_name_comes_back_exactly() {
         let private = "a\u{10FFE9}b";
-        let names: [&[u8]; 7] = [
+        let names: [&[u8]; 9] = [
             b"plain",
             b"new\nline",
             b"\xff\xfe",
@@ -72,6 +89,7 @@ mod tests {
         for name in names {
             let name = OsStr::from_bytes(name);
             assert_eq!(to_name(&to_text(name)), name);
+            assert!(!to_text(name).contains(is_refused));
         }
     }
 

@@ -3,3 +3,4 @@
 mod attacks;
 mod basics;
 pub(crate) mod kit;
+mod suite;
