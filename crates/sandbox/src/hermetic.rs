@@ -5,6 +5,7 @@
 //! a worker process that is watched, limited and killed. Start at [`Hermetic`].
 
 mod commands;
+mod fetcher;
 mod frame;
 mod guard;
 mod launch;
@@ -24,12 +25,14 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use rustix::fs::{Mode, OFlags, open};
+use warrant_egress::Options;
 use warrant_protocol::{Isolation, Posture};
 
 pub use launch::{Pool, WorkerProgram};
 pub(crate) use request::{FilesRequest, Request, WorkerFault};
 
 use crate::{Backend, BoundaryError, Cancel, Invocation, Plan, Refusal, RunReport, Sink};
+use fetcher::Fetcher;
 use supervise::{Watch, supervise};
 
 /// Becomes a worker if the program was started as one, and returns how that ended.
@@ -45,13 +48,20 @@ pub fn worker_main() -> Option<ExitCode> {
 #[derive(Debug)]
 pub struct Hermetic {
     pool: Pool,
+    egress: Options,
 }
 
 impl Hermetic {
     /// Returns a backend that takes its workers from `pool`.
     #[must_use]
     pub fn new(pool: Pool) -> Self {
-        Self { pool }
+        Self::with_egress(pool, Options::bounded())
+    }
+
+    /// Returns a backend with other bounds or name servers for what scripts fetch.
+    #[must_use]
+    pub fn with_egress(pool: Pool, egress: Options) -> Self {
+        Self { pool, egress }
     }
 
     /// Returns the pool, so that its owner can refill it between runs.
@@ -90,8 +100,12 @@ impl Backend for Hermetic {
         let root = open(&invocation.files.workspace, flags, Mode::empty())
             .map_err(|errno| failed("opening the workspace")(errno.into()))?;
         let worker = self.pool.take().map_err(failed("starting the worker"))?;
-        let watch = Watch { limits: &invocation.limits, sink, cancel };
-        let ended = supervise(worker, &request, (Some(root.as_fd()), &invocation.stdin), &watch)
+        let rules = lower::rules(&invocation.network)
+            .map_err(|refusal| failed("lowering the plan")(io::Error::other(refusal)))?;
+        let fetcher = rules.map(|rules| Fetcher::start(rules, self.egress.clone())).transpose();
+        let fetcher = fetcher.map_err(failed("opening the network"))?;
+        let watch = Watch { limits: &invocation.limits, sink, cancel, fetcher };
+        let ended = supervise(worker, &request, (Some(root.as_fd()), &invocation.stdin), watch)
             .map_err(failed("watching the worker"))?;
         Ok(RunReport {
             outcome: ended.outcome,

@@ -174,10 +174,10 @@ impl Backend for Mock {
             inner: sink,
             left: Mutex::new(self.faults.swallow_output_after.unwrap_or(u64::MAX)),
         };
-        let watch = Watch { limits: &limits, sink: &sink, cancel };
+        let watch = Watch { limits: &limits, sink: &sink, cancel, fetcher: None };
         let worker = self.pool.take().map_err(failed)?;
         let ended =
-            supervise(worker, &request, (None, &plan.invocation.stdin), &watch).map_err(failed)?;
+            supervise(worker, &request, (None, &plan.invocation.stdin), watch).map_err(failed)?;
         if let Some(decision) = &self.faults.leaked_connection {
             sink.network(decision.clone());
         }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use warrant_egress::Rules;
 use warrant_protocol::Limits;
 
 use super::commands::Commands;
@@ -12,16 +13,7 @@ use crate::{Command, Files, Invocation, Network, Refusal, Shell, WorkspaceAccess
 
 /// Returns the request that stands for an invocation.
 pub(super) fn lower(invocation: &Invocation) -> Result<Request, Refusal> {
-    let network = match &invocation.network {
-        Network::Allow(hosts) => !hosts.is_empty(),
-        Network::DangerEverything => true,
-    };
-    if network {
-        return Err(Refusal {
-            code: "SANDBOX_PROVIDER_UNAVAILABLE",
-            message: "the hermetic tier reaches no host here; allow none".into(),
-        });
-    }
+    let network = rules(&invocation.network)?.is_some();
     let (script, arg0) = script(&invocation.command, Commands::new(network))?;
     Ok(Request {
         script,
@@ -31,6 +23,18 @@ pub(super) fn lower(invocation: &Invocation) -> Result<Request, Refusal> {
         network,
         ..common(invocation)?
     })
+}
+
+/// Returns what may be reached; `None` when that is nothing, and no command for it exists.
+pub(super) fn rules(network: &Network) -> Result<Option<Rules>, Refusal> {
+    match network {
+        Network::Allow(entries) if entries.is_empty() => Ok(None),
+        Network::Allow(entries) => match Rules::parse(entries) {
+            Ok(rules) => Ok((!rules.is_nothing()).then_some(rules)),
+            Err(error) => Err(denied(&error.to_string())),
+        },
+        Network::DangerEverything => Ok(Some(Rules::danger_everything())),
+    }
 }
 
 /// Returns the request for a run that sees none of the host's files and no network.

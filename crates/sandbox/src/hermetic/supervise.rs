@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use warrant_protocol::{LimitKind, Limits, Outcome, Usage};
 
+use super::fetcher::{Fetcher, News};
 use super::frame::{self, Decoder, Frame, Kind};
 use super::launch::Worker;
 use super::output::{Output, Passed};
@@ -38,6 +39,8 @@ pub(crate) struct Watch<'a> {
     pub sink: &'a dyn Sink,
     /// Who can stop it.
     pub cancel: &'a Cancel,
+    /// Its network, if it has one.
+    pub fetcher: Option<Fetcher>,
 }
 
 /// How a worker's run went.
@@ -57,7 +60,7 @@ pub(crate) fn supervise(
     mut worker: Worker,
     request: &Request,
     (root, stdin): (Option<BorrowedFd<'_>>, &Stdin),
-    watch: &Watch<'_>,
+    mut watch: Watch<'_>,
 ) -> io::Result<Ended> {
     let started = Instant::now();
     let payload = request.encode();
@@ -72,13 +75,20 @@ pub(crate) fn supervise(
         incoming: Vec::new(),
         outgoing: Vec::new(),
         stdin: feed(stdin),
-        watch,
+        fetcher: watch.fetcher.take(),
+        is_fetching: false,
+        watch: &watch,
         peak_memory: 0,
         cpu: Duration::ZERO,
     };
     let outcome = session.run(&mut worker)?;
     session.measure(worker.pid());
     drop(worker);
+    let network = session.fetcher.take().map(|fetcher| {
+        let (news, totals) = fetcher.finish();
+        session.tell(news);
+        totals
+    });
     let [(stdout, stdout_bytes), (stderr, stderr_bytes)] = session.output.finish();
     let usage = Usage {
         wall_us: u64::try_from(started.elapsed().as_micros()).ok(),
@@ -86,7 +96,8 @@ pub(crate) fn supervise(
         peak_memory_bytes: (session.peak_memory > 0).then_some(session.peak_memory),
         stdout_bytes: Some(stdout_bytes),
         stderr_bytes: Some(stderr_bytes),
-        ..Usage::default()
+        net_in_bytes: network.map(|totals| totals.bytes_in),
+        net_out_bytes: network.map(|totals| totals.bytes_out),
     };
     Ok(Ended { outcome, usage, stdout, stderr })
 }
@@ -114,6 +125,8 @@ struct Session<'a> {
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
     stdin: Feed<'a>,
+    fetcher: Option<Fetcher>,
+    is_fetching: bool,
     watch: &'a Watch<'a>,
     peak_memory: u64,
     cpu: Duration,
@@ -130,6 +143,10 @@ impl Session<'_> {
             if let Some(limit) = self.struck(worker.pid()) {
                 worker.end()?;
                 return Ok(Outcome::Limited { limit });
+            }
+            if ready.news {
+                let news = self.fetcher.as_ref().map(Fetcher::news).unwrap_or_default();
+                self.tell(news);
             }
             self.supply(&worker.line, &ready)?;
             if ready.readable {
@@ -152,6 +169,9 @@ impl Session<'_> {
         line.set(PollFlags::OUT, !self.outgoing.is_empty());
         let mut fds =
             vec![PollFd::new(&worker.line, line), PollFd::new(self.watch.cancel, PollFlags::IN)];
+        // Nothing on the cancellation's descriptor is news a second time.
+        let news = self.fetcher.as_ref().map_or(self.watch.cancel.as_fd(), AsFd::as_fd);
+        fds.push(PollFd::from_borrowed_fd(news, PollFlags::IN));
         let mut timeout = self.timeout();
         match &self.stdin {
             Feed::Descriptor(fd) if wants_input => {
@@ -173,7 +193,8 @@ impl Session<'_> {
             readable: happened(0, PollFlags::IN | down),
             writable: happened(0, PollFlags::OUT),
             cancelled: happened(1, PollFlags::IN),
-            input: happened(2, PollFlags::IN | down | PollFlags::NVAL),
+            news: happened(2, PollFlags::IN),
+            input: happened(3, PollFlags::IN | down | PollFlags::NVAL),
         })
     }
 
@@ -252,6 +273,20 @@ impl Session<'_> {
         Ok(())
     }
 
+    /// Passes decisions on to the sink and the answer on to the worker.
+    fn tell(&mut self, news: Vec<News>) {
+        for news in news {
+            match news {
+                News::Decided(decision) => self.watch.sink.network(decision),
+                News::Fetched(payload) => {
+                    self.is_fetching = false;
+                    let frame = frame::bytes(Kind::Fetched, &payload).unwrap_or_default();
+                    self.outgoing.extend_from_slice(&frame);
+                }
+            }
+        }
+    }
+
     fn end_input(&mut self) {
         self.stdin = Feed::Done;
         self.outgoing = frame::bytes(Kind::StdinEnd, &[]).unwrap_or_default();
@@ -288,12 +323,17 @@ impl Session<'_> {
                 let limit = limit.ok_or_else(|| frame::broken("unknown limit"))?;
                 return Ok(Some(Outcome::Limited { limit }));
             }
-            Kind::Ready
-            | Kind::Request
-            | Kind::Stdin
-            | Kind::StdinEnd
-            | Kind::Fetch
-            | Kind::Fetched => return Err(frame::broken("a frame the worker may not send")),
+            Kind::Fetch => {
+                // SECURITY: a worker that was taken over cannot flood the network with requests.
+                let fetcher = self.fetcher.as_ref().filter(|_| !self.is_fetching);
+                let fetcher = fetcher.ok_or_else(|| frame::broken("no fetch is possible now"))?;
+                fetcher.ask(&frame.payload)?;
+                self.is_fetching = true;
+                return Ok(None);
+            }
+            Kind::Ready | Kind::Request | Kind::Stdin | Kind::StdinEnd | Kind::Fetched => {
+                return Err(frame::broken("a frame the worker may not send"));
+            }
         };
         Ok(match self.output.pass(stream, &frame.payload) {
             Ok(Passed::Whole) => None,
@@ -325,6 +365,7 @@ struct Ready {
     readable: bool,
     writable: bool,
     cancelled: bool,
+    news: bool,
     input: bool,
 }
 

@@ -4,6 +4,8 @@
 //! it opens no other, starts nothing, and ends when the script ends or the supervisor is gone.
 //! Whatever happens to it, happens to one run. Start at [`main`].
 
+mod curl;
+mod network;
 mod shell;
 
 use std::io;
@@ -73,7 +75,7 @@ fn serve() -> io::Result<()> {
     let (requests, incoming) = channel();
     let worker = {
         let line = line.clone();
-        let body = move || run(&line, &incoming);
+        let body = move || run(&line, incoming);
         thread::Builder::new().stack_size(STACK_BYTES).spawn(body)?
     };
     line.send(Kind::Ready, &[]);
@@ -86,6 +88,7 @@ enum Incoming {
     Request(Box<Request>, Option<OwnedFd>),
     Stdin(Vec<u8>),
     StdinEnd,
+    Fetched(Vec<u8>),
 }
 
 /// Passes on what the supervisor says; ends the process when the supervisor is gone, also while
@@ -99,13 +102,10 @@ fn relay(line: &Line, to: &Sender<Incoming>) {
             },
             Kind::Stdin => Incoming::Stdin(payload),
             Kind::StdinEnd => Incoming::StdinEnd,
-            Kind::Ready
-            | Kind::Stdout
-            | Kind::Stderr
-            | Kind::Fetch
-            | Kind::Fetched
-            | Kind::Struck
-            | Kind::Exit => break,
+            Kind::Fetched => Incoming::Fetched(payload),
+            Kind::Ready | Kind::Stdout | Kind::Stderr | Kind::Fetch | Kind::Struck | Kind::Exit => {
+                break;
+            }
         };
         if to.send(incoming).is_err() {
             break;
@@ -114,7 +114,7 @@ fn relay(line: &Line, to: &Sender<Incoming>) {
     std::process::exit(1);
 }
 
-fn run(line: &Line, incoming: &Receiver<Incoming>) -> io::Result<()> {
+fn run(line: &Line, incoming: Receiver<Incoming>) -> io::Result<()> {
     let Ok(Incoming::Request(request, root)) = incoming.recv() else {
         return Err(frame::broken("no request"));
     };

@@ -3,16 +3,20 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use bashkit::hooks::HookAction;
 use bashkit::{
-    Bash, ExecOptions, ExecutionLimits, FileSystem, InMemoryFs, MemoryLimits, SessionLimits,
+    Bash, ExecOptions, ExecutionLimits, FileSystem, HttpLimits, InMemoryFs, MemoryLimits,
+    NetworkAllowlist, SessionLimits,
 };
 
-use super::{Incoming, Line};
+use super::network::Transport;
+use super::{Incoming, Line, curl};
 use crate::hermetic::commands::Commands;
+use crate::hermetic::fetcher::MAX_BODY;
 use crate::hermetic::frame::{Kind, broken};
 use crate::hermetic::guard::Guard;
 use crate::hermetic::meter::Meter;
@@ -38,13 +42,15 @@ pub(super) struct Job {
 }
 
 /// Runs the script and returns its exit code.
-pub(super) fn run(line: &Line, _incoming: &Receiver<Incoming>, job: Job) -> io::Result<u8> {
+pub(super) fn run(line: &Line, incoming: Receiver<Incoming>, job: Job) -> io::Result<u8> {
     let Job { request, root, stdin } = job;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .thread_stack_size(super::STACK_BYTES / 4)
         .build()?;
-    let mut bash = build(line, &request, root)?;
+    let transport =
+        request.network.then(|| Transport::new(line.clone(), Arc::new(Mutex::new(incoming))));
+    let mut bash = build(line, &request, root, transport)?;
     let options = ExecOptions::new().arg0(request.arg0.clone()).stdin(stdin);
     let (out, err) = (line.clone(), line.clone());
     let execution = async {
@@ -72,7 +78,12 @@ pub(super) fn run(line: &Line, _incoming: &Receiver<Incoming>, job: Job) -> io::
     }
 }
 
-fn build(line: &Line, request: &Request, root: Option<OwnedFd>) -> io::Result<Bash> {
+fn build(
+    line: &Line,
+    request: &Request,
+    root: Option<OwnedFd>,
+    transport: Option<Transport>,
+) -> io::Result<Bash> {
     let commands = Commands::new(request.network);
     let files = files(line, request, root, commands)?;
     if !request.cwd.starts_with('/') {
@@ -97,6 +108,20 @@ fn build(line: &Line, request: &Request, root: Option<OwnedFd>) -> io::Result<Ba
     }
     for (name, value) in &request.env {
         builder = builder.env(name, value);
+    }
+    if let Some(transport) = transport {
+        // SECURITY: nothing is decided or looked up here; the supervisor decides every request.
+        let everything = NetworkAllowlist::allow_all().block_private_ips(false);
+        builder = builder
+            .network(everything)
+            .http_limits(HttpLimits::default().max_response_bytes(MAX_BODY))
+            .http_transport(Arc::new(transport))
+            .before_tool(Box::new(|mut tool| {
+                if tool.name == "curl" {
+                    tool.args = curl::spell_out(tool.args);
+                }
+                HookAction::Continue(tool)
+            }));
     }
     if request.fixed {
         builder = builder.fixed_epoch(FIXED_EPOCH);

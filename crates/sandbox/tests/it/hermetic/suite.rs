@@ -102,10 +102,10 @@ fn the_black_box_suite_agrees_with_bash() {
                     agreed.fetch_add(usize::from(agrees), Ordering::Relaxed);
                     match (&case.difference, agrees) {
                         (None, true) | (Some(_), false) => {}
-                        (None, false) => wrong.lock().unwrap().push(format!(
-                            "{}\n  bash {bash:?}\n  ours {ours:?}",
-                            case.id
-                        )),
+                        (None, false) => wrong
+                            .lock()
+                            .unwrap()
+                            .push(format!("{}\n  bash {bash:?}\n  ours {ours:?}", case.id)),
                         (Some(_), true) => {
                             let stale = format!("{}: marked, but agrees", case.id);
                             wrong.lock().unwrap().push(stale);
