@@ -133,6 +133,24 @@ pub fn seal_worker() -> std::io::Result<()> {
     Ok(Filter::new(Profile::Worker).install()?)
 }
 
+/// Takes descriptor 3, which a worker is started with, or `None` if that is not a socket.
+///
+/// Call it once, in a process that was started as a worker and has opened nothing yet.
+#[must_use]
+pub fn worker_control() -> Option<std::os::fd::OwnedFd> {
+    use std::os::fd::FromRawFd;
+    const CONTROL: libc::c_int = 3;
+    let mut kind: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the value and its length are valid for writing; a bad descriptor is an error.
+    let result = unsafe {
+        let value = (&raw mut kind).cast();
+        libc::getsockopt(CONTROL, libc::SOL_SOCKET, libc::SO_TYPE, value, &raw mut length)
+    };
+    // SAFETY: it is open, and by the contract above nobody else owns it.
+    (result == 0).then(|| unsafe { std::os::fd::OwnedFd::from_raw_fd(CONTROL) })
+}
+
 const NAMESPACES: u32 = 0x7e02_0080;
 const SET_ID_BITS: u32 = 0o6000;
 const NETLINK_ROUTE: u32 = 0;
