@@ -43,7 +43,7 @@ use crate::{
 
 pub(crate) use lower::{c_path, environment, program};
 pub(crate) use posture::provider_version;
-pub use worker::{Worker, seal_worker};
+pub use worker::{Worker, seal_worker, worker_control};
 
 /// Linux namespaces, Landlock, seccomp and limits around a real program.
 #[derive(Debug)]

@@ -32,7 +32,7 @@ impl WorkerProgram {
         Self(path.into())
     }
 
-    fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -48,7 +48,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker. This is the one place where a wall can be put around it.
+    /// Starts a worker without a jail around it; its own filter is all that holds it.
     pub(super) fn start(program: &WorkerProgram) -> io::Result<Self> {
         let (line, theirs) = UnixStream::pair()?;
         let (last_words, their_stderr) = rustix::pipe::pipe_with(
@@ -133,6 +133,11 @@ impl Pool {
     #[must_use]
     pub fn new(program: WorkerProgram, size: usize) -> Self {
         Self { program, size, ready: Mutex::default() }
+    }
+
+    /// Returns the program its workers are made of.
+    pub(super) fn program(&self) -> &WorkerProgram {
+        &self.program
     }
 
     /// Starts workers until the pool is full.

@@ -161,12 +161,6 @@ fn files(files: &Files) -> Result<FilesRequest, Refusal> {
     if others > 0 || !files.read_roots.is_empty() {
         return Err(denied("the hermetic tier shows only the workspace; ask for no other roots"));
     }
-    if files.access == WorkspaceAccess::Overlay {
-        return Err(Refusal {
-            code: "SANDBOX_PROVIDER_UNAVAILABLE",
-            message: "the hermetic tier has no overlay here; use direct or read-only".into(),
-        });
-    }
     Ok(FilesRequest::Directory {
         host_root: files.workspace.clone(),
         writable: files.access != WorkspaceAccess::ReadOnly,

@@ -85,6 +85,8 @@ mod tests {
             "caf\u{e9}".as_bytes(),
             b"\xf4\x8f",
             private.as_bytes(),
+            b"a\x1b[31m",
+            "z\u{200d}w".as_bytes(),
         ];
         for name in names {
             let name = OsStr::from_bytes(name);

@@ -1,51 +1,79 @@
 //! What the hermetic tier enforces here and now, found by running a worker.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
-use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Posture};
+use warrant_protocol::{
+    Component, Enforcement, Evidence, Isolation, LimitKind, Limits, Outcome, Posture,
+};
 
-use super::launch::{Pool, Worker};
+use super::launch::{Pool, Worker, WorkerProgram};
+use super::request::{Request, WorkerFault};
+use super::supervise::Watch;
+use super::{lower, wall};
+use crate::namespace::Namespace;
+use crate::{
+    Cancel, Command, Files, Invocation, Network, NetworkDecision, Shell, Sink, Stdin, Stream,
+    WorkspaceAccess,
+};
 
 /// What the interpreter and the supervisor hold by themselves once a worker runs.
-const HELD: [(&str, &str); 6] = [
+const HELD: [(&str, &str); 8] = [
+    ("environment", "built from empty"),
+    ("files.masks", "names and inodes, at every access"),
     ("files.read", "descriptors beneath the workspace"),
     ("files.write", "descriptors beneath the workspace"),
-    ("files.masks", "names and inodes, at every access"),
-    ("network", "the interpreter has no sockets"),
-    ("processes.kill", "one process, killed by id"),
-    ("environment", "built from empty"),
+    ("network", "the interpreter has no sockets; fetches are decided outside"),
+    ("network.names", "looked up outside, and only what is allowed"),
+    ("processes.kill", "one process, killed by its descriptor or id"),
+    ("limits.processes", "no process can be started"),
 ];
 
-/// Components that need a wall around the worker.
-const WALLS: [&str; 3] = ["processes.namespace", "syscalls", "ipc"];
+/// A directory every machine has, to look at and not to touch.
+const PROBED: &str = "/usr/lib";
 
-/// Returns the posture, measured with a worker.
-pub(super) fn probe(pool: &Pool) -> Posture {
+/// Returns the posture with a jail around the worker, or why there is none.
+pub(super) fn jailed(namespace: &Namespace, program: &WorkerProgram) -> Result<Posture, String> {
+    let invocation = probe_invocation();
+    let told = |error: &dyn std::error::Error| match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    };
+    let request = lower::lower(&invocation).map_err(|error| told(&error))?;
+    let cancel = Cancel::new().map_err(|error| told(&error))?;
+    let limits = &invocation.limits;
+    let request = Request { fault: Some(WorkerFault::TryWalls), ..request };
+    let holes = Holes::default();
+    let watch = Watch { limits, sink: &holes, cancel: &cancel, fetcher: None };
+    let report = wall::run((namespace, program), &request, &invocation, watch)
+        .map_err(|error| told(&error))?;
+    if report.outcome != (Outcome::Exited { code: 0 }) {
+        return Err(format!("a probe ended with {:?}", report.outcome));
+    }
+    let holes = holes.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if !holes.is_empty() {
+        return Err(format!("the wall does not hold: {}", String::from_utf8_lossy(&holes)));
+    }
+    let mut posture = Posture { isolation: Isolation::Hermetic, ..report.posture };
+    posture.components.extend(held(Enforcement::Enforced));
+    posture.components.extend(limited(Enforcement::Enforced));
+    Ok(posture)
+}
+
+/// Returns the posture of workers that only their own filter holds.
+pub(super) fn sealed(pool: &Pool, reason: &str) -> Posture {
     let started = pool.take();
-    let enforcement = match &started {
-        Ok(_) => Enforcement::Enforced,
-        Err(_) => Enforcement::Absent,
-    };
-    let component = |enforcement, detail: &str| Component {
-        enforcement,
-        evidence: Evidence::Measured,
-        source: "worker".into(),
-        detail: Some(detail.to_owned()),
-    };
-    let mut components = BTreeMap::new();
-    for (name, detail) in HELD {
-        components.insert(name.to_owned(), component(enforcement, detail));
+    let runs = if started.is_ok() { Enforcement::Enforced } else { Enforcement::Absent };
+    let sealed = started.as_ref().is_ok_and(is_sealed);
+    let sealed = if sealed { Enforcement::Enforced } else { Enforcement::Absent };
+    let mut components: BTreeMap<String, Component> = held(runs).collect();
+    components.extend(limited(runs));
+    for name in ["syscalls", "privileges"] {
+        components.insert(name.into(), component(sealed, "no exec, process or socket"));
     }
-    for name in WALLS {
-        let detail = "no wall around the worker";
-        components.insert(name.to_owned(), component(Enforcement::Absent, detail));
-    }
-    let confined = started.as_ref().is_ok_and(has_no_new_privileges);
-    let privileges = if confined { Enforcement::Enforced } else { Enforcement::Absent };
-    components.insert("privileges".into(), component(privileges, "no new privileges"));
-    for kind in LimitKind::ALL {
-        let name = format!("limits.{}", kind.as_str());
-        components.insert(name, component(enforcement, "watched from outside"));
+    for name in ["processes.namespace", "ipc"] {
+        components.insert(name.into(), component(Enforcement::Absent, reason));
     }
     Posture {
         isolation: Isolation::Hermetic,
@@ -54,7 +82,59 @@ pub(super) fn probe(pool: &Pool) -> Posture {
     }
 }
 
-fn has_no_new_privileges(worker: &Worker) -> bool {
+fn held(enforcement: Enforcement) -> impl Iterator<Item = (String, Component)> {
+    HELD.into_iter().map(move |(name, detail)| (name.to_owned(), component(enforcement, detail)))
+}
+
+fn limited(enforcement: Enforcement) -> impl Iterator<Item = (String, Component)> {
+    LimitKind::ALL.into_iter().map(move |kind| {
+        let name = format!("limits.{}", kind.as_str());
+        (name, component(enforcement, "held in the worker and watched from outside"))
+    })
+}
+
+fn component(enforcement: Enforcement, detail: &str) -> Component {
+    Component {
+        enforcement,
+        evidence: Evidence::Measured,
+        source: "worker".into(),
+        detail: Some(detail.to_owned()),
+    }
+}
+
+fn is_sealed(worker: &Worker) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", worker.pid()));
-    status.is_ok_and(|status| status.lines().any(|line| line == "NoNewPrivs:\t1"))
+    status.is_ok_and(|status| status.lines().any(|line| line == "Seccomp:\t2"))
+}
+
+fn probe_invocation() -> Invocation {
+    Invocation {
+        command: Command::Shell { shell: Shell::Sh, script: "[ -d / ]".into() },
+        cwd: PROBED.into(),
+        env: Vec::new(),
+        stdin: Stdin::Empty,
+        tty: None,
+        files: Files {
+            workspace: Path::new(PROBED).to_owned(),
+            access: WorkspaceAccess::ReadOnly,
+            read_roots: Vec::new(),
+            write_roots: Vec::new(),
+            masks: Vec::new(),
+        },
+        network: Network::Allow(Vec::new()),
+        limits: Limits { wall_ms: Some(10_000), ..Limits::danger_unlimited() },
+    }
+}
+
+/// Takes what a probing worker names.
+#[derive(Default)]
+struct Holes(Mutex<Vec<u8>>);
+
+impl Sink for Holes {
+    fn output(&self, _stream: Stream, bytes: &[u8]) -> std::io::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn network(&self, _decision: NetworkDecision) {}
 }

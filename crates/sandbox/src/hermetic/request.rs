@@ -71,6 +71,8 @@ pub(crate) enum WorkerFault {
     Hang,
     /// Ends by a signal.
     Crash,
+    /// Tries what only a hole in the interpreter could, and names on stdout what worked.
+    TryWalls,
 }
 
 impl Request {
@@ -94,6 +96,7 @@ impl Request {
                 None => 0,
                 Some(WorkerFault::Hang) => 1,
                 Some(WorkerFault::Crash) => 2,
+                Some(WorkerFault::TryWalls) => 3,
             });
         match &self.files {
             FilesRequest::Memory => encoder.byte(0),
@@ -128,6 +131,7 @@ impl Request {
             0 => None,
             1 => Some(WorkerFault::Hang),
             2 => Some(WorkerFault::Crash),
+            3 => Some(WorkerFault::TryWalls),
             _ => return Err(broken("unknown fault")),
         };
         let files = match decoder.byte()? {

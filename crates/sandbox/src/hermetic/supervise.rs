@@ -60,7 +60,7 @@ pub(crate) fn supervise(
     mut worker: Worker,
     request: &Request,
     (root, stdin): (Option<BorrowedFd<'_>>, &Stdin),
-    mut watch: Watch<'_>,
+    watch: Watch<'_>,
 ) -> io::Result<Ended> {
     let started = Instant::now();
     let payload = request.encode();
@@ -68,38 +68,54 @@ pub(crate) fn supervise(
         Some(root) => frame::send_with_fd(&worker.line, Kind::Request, &payload, root)?,
         None => frame::send(&worker.line, Kind::Request, &payload)?,
     }
-    worker.line.set_nonblocking(true)?;
-    let mut session = Session {
-        deadline: watch.limits.wall_ms.map(|ms| started + Duration::from_millis(ms)),
-        output: Output::new(watch.sink, watch.limits.output_bytes),
-        incoming: Vec::new(),
-        outgoing: Vec::new(),
-        stdin: feed(stdin),
-        fetcher: watch.fetcher.take(),
-        is_fetching: false,
-        watch: &watch,
-        peak_memory: 0,
-        cpu: Duration::ZERO,
+    let mut session = Session::new(stdin, watch);
+    session.deadline = session.limits.wall_ms.map(|ms| started + Duration::from_millis(ms));
+    session.pid = Some(worker.pid());
+    let said = session.run(&worker.line)?;
+    let outcome = match said {
+        Some(outcome) => outcome,
+        None => died(&mut worker)?,
     };
-    let outcome = session.run(&mut worker)?;
-    session.measure(worker.pid());
+    session.measure();
     drop(worker);
-    let network = session.fetcher.take().map(|fetcher| {
-        let (news, totals) = fetcher.finish();
-        session.tell(news);
-        totals
-    });
-    let [(stdout, stdout_bytes), (stderr, stderr_bytes)] = session.output.finish();
-    let usage = Usage {
-        wall_us: u64::try_from(started.elapsed().as_micros()).ok(),
-        cpu_us: u64::try_from(session.cpu.as_micros()).ok(),
-        peak_memory_bytes: (session.peak_memory > 0).then_some(session.peak_memory),
-        stdout_bytes: Some(stdout_bytes),
-        stderr_bytes: Some(stderr_bytes),
-        net_in_bytes: network.map(|totals| totals.bytes_in),
-        net_out_bytes: network.map(|totals| totals.bytes_out),
-    };
-    Ok(Ended { outcome, usage, stdout, stderr })
+    Ok(session.finish(outcome, started.elapsed()))
+}
+
+/// Talks to a worker that somebody else keeps, limits and ends; `None` for an outcome means that
+/// the worker left without a word.
+pub(super) fn converse(
+    line: &UnixStream,
+    request: &Request,
+    stdin: &Stdin,
+    watch: Watch<'_>,
+) -> io::Result<(Option<Outcome>, Ended)> {
+    let started = Instant::now();
+    let mut session = Session::new(stdin, watch);
+    // What was asked for is sent like everything else, so that a dead worker blocks nobody.
+    session.outgoing = frame::bytes(Kind::Request, &request.encode())?;
+    let said = session.run(line)?;
+    Ok((said.clone(), session.finish(said.unwrap_or(Outcome::Lost), started.elapsed())))
+}
+
+/// Tells how a worker ended that closed its socket without saying so.
+fn died(worker: &mut Worker) -> io::Result<Outcome> {
+    worker.settle(Duration::from_millis(500))?;
+    let signal = worker.end()?;
+    cause_of_death(signal, &worker.last_words())
+        .ok_or_else(|| io::Error::other("the worker left without a word"))
+}
+
+/// Returns what killed a worker, from its signal and from what its runtime said last.
+pub(super) fn cause_of_death(signal: Option<u8>, words: &str) -> Option<Outcome> {
+    // The runtime says this and aborts when the address space limit refuses an allocation.
+    if words.contains("memory allocation of") {
+        return Some(Outcome::Limited { limit: LimitKind::Memory });
+    }
+    let signal = signal?;
+    if i32::from(signal) == rustix::process::Signal::XCPU.as_raw() {
+        return Some(Outcome::Limited { limit: LimitKind::Cpu });
+    }
+    Some(Outcome::Signaled { signal })
 }
 
 /// What is still to be sent as standard input.
@@ -121,56 +137,93 @@ fn feed(stdin: &Stdin) -> Feed<'_> {
 
 struct Session<'a> {
     deadline: Option<Instant>,
+    /// The process whose CPU and memory are looked at.
+    pid: Option<u32>,
     output: Output<'a>,
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
     stdin: Feed<'a>,
     fetcher: Option<Fetcher>,
     is_fetching: bool,
-    watch: &'a Watch<'a>,
+    limits: &'a Limits,
+    sink: &'a dyn Sink,
+    cancel: &'a Cancel,
     peak_memory: u64,
     cpu: Duration,
 }
 
-impl Session<'_> {
-    fn run(&mut self, worker: &mut Worker) -> io::Result<Outcome> {
+impl<'a> Session<'a> {
+    fn new(stdin: &'a Stdin, watch: Watch<'a>) -> Self {
+        let Watch { limits, sink, cancel, fetcher } = watch;
+        Self {
+            deadline: None,
+            pid: None,
+            output: Output::new(sink, limits.output_bytes),
+            incoming: Vec::new(),
+            outgoing: Vec::new(),
+            stdin: feed(stdin),
+            fetcher,
+            is_fetching: false,
+            limits,
+            sink,
+            cancel,
+            peak_memory: 0,
+            cpu: Duration::ZERO,
+        }
+    }
+
+    /// Returns how the run ended, or `None` when the worker closed its socket without a word.
+    fn run(&mut self, line: &UnixStream) -> io::Result<Option<Outcome>> {
+        line.set_nonblocking(true)?;
         loop {
-            let ready = self.wait(worker)?;
+            let ready = self.wait(line)?;
             if ready.cancelled {
-                worker.end()?;
-                return Ok(Outcome::Cancelled);
+                return Ok(Some(Outcome::Cancelled));
             }
-            if let Some(limit) = self.struck(worker.pid()) {
-                worker.end()?;
-                return Ok(Outcome::Limited { limit });
+            if let Some(limit) = self.struck() {
+                return Ok(Some(Outcome::Limited { limit }));
             }
             if ready.news {
                 let news = self.fetcher.as_ref().map(Fetcher::news).unwrap_or_default();
                 self.tell(news);
             }
-            self.supply(&worker.line, &ready)?;
+            self.supply(line, &ready)?;
             if ready.readable {
-                match self.receive(&worker.line)? {
+                match self.receive(line)? {
                     Received::More => {}
-                    Received::Ended(outcome) => {
-                        self.measure(worker.pid());
-                        worker.end()?;
-                        return Ok(outcome);
-                    }
-                    Received::Closed => return self.died(worker),
+                    Received::Ended(outcome) => return Ok(Some(outcome)),
+                    Received::Closed => return Ok(None),
                 }
             }
         }
     }
 
-    fn wait(&self, worker: &Worker) -> io::Result<Ready> {
+    fn finish(mut self, outcome: Outcome, wall: Duration) -> Ended {
+        let network = self.fetcher.take().map(|fetcher| {
+            let (news, totals) = fetcher.finish();
+            self.tell(news);
+            totals
+        });
+        let [(stdout, stdout_bytes), (stderr, stderr_bytes)] = self.output.finish();
+        let usage = Usage {
+            wall_us: u64::try_from(wall.as_micros()).ok(),
+            cpu_us: u64::try_from(self.cpu.as_micros()).ok(),
+            peak_memory_bytes: (self.peak_memory > 0).then_some(self.peak_memory),
+            stdout_bytes: Some(stdout_bytes),
+            stderr_bytes: Some(stderr_bytes),
+            net_in_bytes: network.map(|totals| totals.bytes_in),
+            net_out_bytes: network.map(|totals| totals.bytes_out),
+        };
+        Ended { outcome, usage, stdout, stderr }
+    }
+
+    fn wait(&self, socket: &UnixStream) -> io::Result<Ready> {
         let wants_input = self.outgoing.is_empty() && !matches!(self.stdin, Feed::Done);
         let mut line = PollFlags::IN;
         line.set(PollFlags::OUT, !self.outgoing.is_empty());
-        let mut fds =
-            vec![PollFd::new(&worker.line, line), PollFd::new(self.watch.cancel, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(socket, line), PollFd::new(self.cancel, PollFlags::IN)];
         // Nothing on the cancellation's descriptor is news a second time.
-        let news = self.fetcher.as_ref().map_or(self.watch.cancel.as_fd(), AsFd::as_fd);
+        let news = self.fetcher.as_ref().map_or(self.cancel.as_fd(), AsFd::as_fd);
         fds.push(PollFd::from_borrowed_fd(news, PollFlags::IN));
         let mut timeout = self.timeout();
         match &self.stdin {
@@ -200,8 +253,9 @@ impl Session<'_> {
 
     fn timeout(&self) -> Option<Duration> {
         let left = self.deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        let limits = self.watch.limits;
-        let ticks = limits.cpu_ms.is_some() || limits.memory_bytes.is_some();
+        let limits = self.limits;
+        let watches = limits.cpu_ms.is_some() || limits.memory_bytes.is_some();
+        let ticks = watches && self.pid.is_some();
         match (left, ticks) {
             (Some(left), true) => Some(left.min(TICK)),
             (None, true) => Some(TICK),
@@ -210,15 +264,15 @@ impl Session<'_> {
     }
 
     /// Returns the limit that has been passed, as seen from outside.
-    fn struck(&mut self, pid: u32) -> Option<LimitKind> {
+    fn struck(&mut self) -> Option<LimitKind> {
         if self.deadline.is_some_and(|at| Instant::now() >= at) {
             return Some(LimitKind::Wall);
         }
-        let limits = self.watch.limits;
+        let limits = self.limits;
         if limits.cpu_ms.is_none() && limits.memory_bytes.is_none() {
             return None;
         }
-        let memory = self.measure(pid);
+        let memory = self.measure();
         if limits.cpu_ms.is_some_and(|ms| self.cpu > Duration::from_millis(ms)) {
             return Some(LimitKind::Cpu);
         }
@@ -226,7 +280,8 @@ impl Session<'_> {
     }
 
     /// Looks at the worker's CPU time and memory; returns the memory it holds now.
-    fn measure(&mut self, pid: u32) -> u64 {
+    fn measure(&mut self) -> u64 {
+        let Some(pid) = self.pid else { return 0 };
         if let Some(cpu) = usage::cpu(pid) {
             self.cpu = self.cpu.max(cpu);
         }
@@ -277,7 +332,7 @@ impl Session<'_> {
     fn tell(&mut self, news: Vec<News>) {
         for news in news {
             match news {
-                News::Decided(decision) => self.watch.sink.network(decision),
+                News::Decided(decision) => self.sink.network(decision),
                 News::Fetched(payload) => {
                     self.is_fetching = false;
                     let frame = frame::bytes(Kind::Fetched, &payload).unwrap_or_default();
@@ -303,6 +358,7 @@ impl Session<'_> {
         }
         while let Some(frame) = frame::take(&mut self.incoming, MAX_FRAME)? {
             if let Some(outcome) = self.answer(&frame)? {
+                self.measure();
                 return Ok(Received::Ended(outcome));
             }
         }
@@ -331,7 +387,9 @@ impl Session<'_> {
                 self.is_fetching = true;
                 return Ok(None);
             }
-            Kind::Ready | Kind::Request | Kind::Stdin | Kind::StdinEnd | Kind::Fetched => {
+            // A jailed worker says so while its request is already on the way.
+            Kind::Ready => return Ok(None),
+            Kind::Request | Kind::Stdin | Kind::StdinEnd | Kind::Fetched => {
                 return Err(frame::broken("a frame the worker may not send"));
             }
         };
@@ -340,24 +398,6 @@ impl Session<'_> {
             Ok(Passed::Cut) => Some(Outcome::Limited { limit: LimitKind::Output }),
             Err(_) => Some(Outcome::Cancelled),
         })
-    }
-
-    /// Tells how a worker ended that closed its socket without saying so.
-    fn died(&mut self, worker: &mut Worker) -> io::Result<Outcome> {
-        worker.settle(Duration::from_millis(500))?;
-        let signal = worker.end()?;
-        let words = worker.last_words();
-        // The runtime says this and aborts when the address space limit refuses an allocation.
-        if words.contains("memory allocation of") {
-            return Ok(Outcome::Limited { limit: LimitKind::Memory });
-        }
-        match signal {
-            Some(signal) if i32::from(signal) == rustix::process::Signal::XCPU.as_raw() => {
-                Ok(Outcome::Limited { limit: LimitKind::Cpu })
-            }
-            Some(signal) => Ok(Outcome::Signaled { signal }),
-            None => Err(io::Error::other("the worker left without a word")),
-        }
     }
 }
 

@@ -20,7 +20,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, readlinkat, statat,
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, readlinkat,
+    statat,
 };
 use rustix::io::Errno;
 
@@ -40,6 +41,7 @@ pub(super) enum Writes {
 /// A directory of the host, seen from inside as `/`.
 pub(super) struct Tree {
     root: OwnedFd,
+    has_openat2: bool,
     writes: Writes,
     guard: Guard,
     meter: Meter,
@@ -98,8 +100,10 @@ const BENEATH: ResolveFlags =
 impl Tree {
     /// Returns the tree below an open directory.
     pub(super) fn new(root: OwnedFd, host_root: PathBuf, writes: Writes, rules: Rules) -> Self {
+        let probe = openat2(&root, ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), BENEATH);
         Self {
             root,
+            has_openat2: probe.is_ok(),
             writes,
             guard: rules.guard,
             meter: rules.meter,
@@ -172,7 +176,34 @@ impl Tree {
 
     fn open(&self, spot: &Spot, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if !self.has_openat2 {
+            return self.walk(spot, flags);
+        }
         openat2(&self.root, spot.for_kernel(), flags, Mode::empty(), BENEATH)
+    }
+
+    /// Opens name by name, for where one call cannot: inside the jail its filter hides `openat2`.
+    fn walk(&self, spot: &Spot, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut held: Option<OwnedFd> = None;
+        let (above, last) = match spot.split() {
+            Some((above, last)) => (above.name, last),
+            None => (OsString::new(), ".".into()),
+        };
+        for name in above.as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            let at = held.as_ref().unwrap_or(&self.root);
+            let name = OsStr::from_bytes(name);
+            // A link is no directory; saying so as the one call would lets the interpreter
+            // resolve it.
+            let next = openat(at, name, step, Mode::empty()).map_err(|errno| {
+                let is_link = errno == Errno::NOTDIR
+                    && statat(at, name, AtFlags::SYMLINK_NOFOLLOW)
+                        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_symlink());
+                if is_link { Errno::LOOP } else { errno }
+            })?;
+            held = Some(next);
+        }
+        openat(held.as_ref().unwrap_or(&self.root), last, flags, Mode::empty())
     }
 
     /// Opens a regular file that was looked at before.

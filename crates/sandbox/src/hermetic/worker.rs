@@ -1,12 +1,14 @@
 //! The worker: the process in which the interpreter runs, once, for one script.
 //!
-//! It is the same binary started again. Its standard input is the socket to the supervisor;
-//! it opens no other, starts nothing, and ends when the script ends or the supervisor is gone.
+//! It is the same binary started again. Its standard input is the socket to the supervisor, or,
+//! inside a jail, descriptor 3 is. The first thing it does is to give up every system call that
+//! starts a program, makes a process or opens a socket. It ends when the supervisor is gone.
 //! Whatever happens to it, happens to one run. Start at [`main`].
 
 mod curl;
 mod network;
 mod shell;
+mod walls;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,14 +19,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use warrant_protocol::LimitKind;
 
 use super::frame::{self, Frame, Kind};
 use super::request::{Request, WorkerFault, WorkerLimits};
+use crate::namespace::{seal_worker, worker_control};
 
 /// The first argument that makes the binary a worker.
 pub(super) const WORD: &str = "__hermetic-worker";
+
+/// The second argument of a worker that was started inside a jail.
+pub(super) const JAILED: &str = "jailed";
 
 /// The interpreter recurses on the stack; this much is reserved, and used only if touched.
 const STACK_BYTES: usize = 512 << 20;
@@ -66,16 +73,25 @@ pub(super) fn main() -> ExitCode {
 }
 
 fn serve() -> io::Result<()> {
-    rustix::thread::set_no_new_privs(true)?;
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let is_jailed = std::env::args_os().nth(2).is_some_and(|word| word == JAILED);
+    let socket = if is_jailed {
+        worker_control().ok_or_else(|| frame::broken("descriptor 3 is no socket"))?
+    } else {
+        rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?
+    };
+    // SECURITY: from here on no program, process or socket, whatever the interpreter does.
+    seal_worker()?;
+    rustix::process::umask(Mode::from_raw_mode(0o022));
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    let socket: OwnedFd = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+    // A jailed worker starts in its workspace; any other is handed the workspace.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let own_root = is_jailed.then(|| open(".", flags, Mode::empty())).transpose()?;
     let line = Line { stream: Arc::new(UnixStream::from(socket)) };
     // The thread is there before the request, so that a warm worker only has to read it.
     let (requests, incoming) = channel();
     let worker = {
         let line = line.clone();
-        let body = move || run(&line, incoming);
+        let body = move || run(&line, incoming, own_root);
         thread::Builder::new().stack_size(STACK_BYTES).spawn(body)?
     };
     line.send(Kind::Ready, &[]);
@@ -114,10 +130,11 @@ fn relay(line: &Line, to: &Sender<Incoming>) {
     std::process::exit(1);
 }
 
-fn run(line: &Line, incoming: Receiver<Incoming>) -> io::Result<()> {
+fn run(line: &Line, incoming: Receiver<Incoming>, own_root: Option<OwnedFd>) -> io::Result<()> {
     let Ok(Incoming::Request(request, root)) = incoming.recv() else {
         return Err(frame::broken("no request"));
     };
+    let root = own_root.or(root);
     let mut stdin = Vec::new();
     while let Ok(Incoming::Stdin(chunk)) = incoming.recv() {
         stdin.extend_from_slice(&chunk);
@@ -128,11 +145,12 @@ fn run(line: &Line, incoming: Receiver<Incoming>) -> io::Result<()> {
             thread::sleep(Duration::from_secs(3600));
         },
         Some(WorkerFault::Crash) => std::process::abort(),
+        Some(WorkerFault::TryWalls) => line.send(Kind::Stdout, walls::holes().as_bytes()),
         None => {}
     }
     let code = shell::run(line, incoming, shell::Job { request: *request, root, stdin })?;
     line.send(Kind::Exit, &[code]);
-    // The supervisor looks once more at what was used and ends this process.
+    // The supervisor looks once more at what was used, then hangs up, which ends this process.
     loop {
         thread::park();
     }

@@ -42,7 +42,7 @@ use crate::{
     Stdin,
 };
 
-pub use warrant_jail::seccomp::seal_worker;
+pub use warrant_jail::seccomp::{seal_worker, worker_control};
 
 /// What a worker is started with.
 #[derive(Debug)]

@@ -4,3 +4,4 @@ mod attacks;
 mod basics;
 pub(crate) mod kit;
 mod suite;
+mod walls;

@@ -9,12 +9,12 @@ use std::sync::PoisonError;
 use std::time::SystemTime;
 
 use rustix::fs::{
-    AtFlags, Mode, OFlags, Timespec, Timestamps, chmodat, mkdirat, openat2, renameat, statat,
+    AtFlags, Mode, OFlags, Timespec, Timestamps, chmodat, mkdirat, openat, renameat, statat,
     symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
-use super::{BENEATH, Entry, Sort, Spot, Tree, Writes, entries, links};
+use super::{Entry, Sort, Spot, Tree, Writes, entries, links};
 use crate::hermetic::guard::Access;
 use crate::hermetic::names;
 
@@ -216,13 +216,8 @@ impl Tree {
         let Some(partners) = self.guard.bare_repository_partners(&names::to_text(name)) else {
             return Ok(());
         };
-        let directory = openat2(
-            parent,
-            ".",
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-            BENEATH,
-        )?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(parent, ".", flags, Mode::empty())?;
         let present = entries(&directory)?;
         let has = |wanted: &str| present.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted));
         if partners.into_iter().all(has) { Err(Errno::PERM.into()) } else { Ok(()) }
@@ -235,7 +230,7 @@ impl Tree {
         self.meter.resize(0, bytes.len() as u64);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut file = File::from(openat2(&parent, &name, flags, mode, BENEATH)?);
+        let mut file = File::from(openat(&parent, &name, flags, mode)?);
         file.write_all(bytes)
     }
 

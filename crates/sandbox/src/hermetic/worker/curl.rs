@@ -14,9 +14,8 @@ pub(super) fn spell_out(args: Vec<String>) -> Vec<String> {
             spelled.push(arg);
             continue;
         }
-        let mut letters = arg.char_indices().skip(1);
         is_value = false;
-        while let Some((at, letter)) = letters.next() {
+        for (at, letter) in arg.char_indices().skip(1) {
             spelled.push(format!("-{letter}"));
             if WITH_VALUE.contains(letter) {
                 let rest = arg.get(at + letter.len_utf8()..).unwrap_or_default();

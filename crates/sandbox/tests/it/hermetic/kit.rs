@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -17,6 +17,12 @@ use warrant_sandbox::{
 /// Returns a pool of real workers.
 pub(crate) fn pool() -> Pool {
     Pool::new(WorkerProgram::at(env!("CARGO_BIN_EXE_warrant-sandbox-worker")), 0)
+}
+
+/// Returns the backend all tests share, so that it is probed once.
+pub(crate) fn backend() -> &'static Hermetic {
+    static BACKEND: OnceLock<Hermetic> = OnceLock::new();
+    BACKEND.get_or_init(|| Hermetic::new(pool()))
 }
 
 /// Keeps everything a run says.
@@ -124,7 +130,7 @@ impl Bench {
     #[track_caller]
     pub(crate) fn run(&self, script: &str) -> Ran {
         let command = Command::Shell { shell: Shell::Bash, script: script.into() };
-        run(&Hermetic::new(pool()), Invocation { command, ..self.invocation.clone() })
+        run(backend(), Invocation { command, ..self.invocation.clone() })
     }
 
     /// Runs a script that must say exactly this and succeed.
