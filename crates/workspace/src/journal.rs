@@ -31,7 +31,7 @@ use thiserror::Error;
 use crate::root::Root;
 use crate::{TreePath, WalkError};
 
-pub(crate) use drive::drive;
+pub(crate) use drive::{drive, obstacle};
 pub use snapshot::{Restored, Snapshot};
 pub(crate) use state::{PathState, Row, Side, escaped};
 pub(crate) use store::ContentStore;
@@ -51,6 +51,9 @@ pub enum JournalError {
     /// A path of the workspace could not be read.
     #[error(transparent)]
     Walk(#[from] WalkError),
+    /// Something nobody knew of is in a directory that must make room; nothing was changed.
+    #[error("{0} holds something that would be lost; nothing was changed")]
+    InTheWay(TreePath),
     /// A path could not be changed; the next call tries again.
     #[error("{path} could not be changed; the change is unfinished and will be taken up again")]
     Drive {
@@ -150,6 +153,11 @@ impl Journal {
     ) -> Result<(), JournalError> {
         let Prepared { store, rows } = prepared;
         let entry = store.path().to_path_buf();
+        if let Some(path) = obstacle(root, &rows, Side::After)? {
+            // Without a status it is dropped by the next call, should this one not get there.
+            fs::remove_dir_all(&entry).map_err(io_at(&entry))?;
+            return Err(JournalError::InTheWay(path));
+        }
         store.seal().map_err(io_at(&entry))?;
         let record = Record { version: 1, label: label.to_owned(), rows };
         write_record(&entry, &record)?;

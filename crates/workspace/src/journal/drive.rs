@@ -3,6 +3,7 @@
 //! Three passes: remove what is in the way (deepest first), make what is wanted (parents first),
 //! then set the permissions and times of directories (deepest first, because making moves them).
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,8 +15,9 @@ use rustix::io::Errno;
 use super::state::{Owner, PathState, Row, Side, Time};
 use super::store::content_path;
 use super::{JournalError, drive_error};
-use crate::TreePath;
 use crate::root::{Node, Root, node_at};
+use crate::walk::{GitNames, child_of, walk};
+use crate::{TreeLimits, TreePath, WalkError};
 
 /// Drives every row to one of its states; `entry` has the contents.
 ///
@@ -39,6 +41,35 @@ pub(crate) fn drive(
     }
     rustix::fs::syncfs(root)
         .map_err(|error| JournalError::Io { path: entry.to_path_buf(), source: error.into() })
+}
+
+/// Finds a directory that must become a file but would not be empty by then.
+///
+/// Asked before the first path is touched, so that a change which cannot end never begins.
+pub(crate) fn obstacle(
+    root: &Root,
+    rows: &[Row],
+    side: Side,
+) -> Result<Option<TreePath>, JournalError> {
+    let leaving: HashSet<&TreePath> = rows
+        .iter()
+        .filter(|row| *row.side(side) == PathState::Absent)
+        .map(|row| &row.path)
+        .collect();
+    for row in rows {
+        let (PathState::File { .. } | PathState::Link { .. }) = row.side(side) else { continue };
+        let node = root.node(&row.path).map_err(WalkError::at(Some(&row.path)))?;
+        let Node::Directory(_) = node else { continue };
+        let limits = TreeLimits { entries: u64::MAX, depth: 1024, ..TreeLimits::generous() };
+        for folder in walk(root, Some(&row.path), &limits, GitNames::Enter)?.folders {
+            let files = folder.files.iter().map(|file| child_of(folder.path.as_ref(), &file.name));
+            let inner = folder.path.clone().filter(|path| *path != row.path);
+            if let Some(path) = files.chain(inner).find(|path| !leaving.contains(path)) {
+                return Ok(Some(path));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Removes what is at the path if it is in the way of what is wanted.

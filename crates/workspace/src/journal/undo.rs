@@ -6,7 +6,9 @@ use thiserror::Error;
 
 use super::state::Side;
 use super::store::look;
-use super::{Journal, JournalError, Status, drive, io_at, read_record, set_status, status_of};
+use super::{
+    Journal, JournalError, Status, drive, io_at, obstacle, read_record, set_status, status_of,
+};
 use crate::root::Root;
 use crate::{TreePath, WalkError};
 
@@ -76,6 +78,9 @@ impl Journal {
             && let Some(first) = touched.first()
         {
             return Err(UndoError::Changed { first: first.clone(), paths: touched });
+        }
+        if let Some(path) = obstacle(&root, &record.rows, Side::Before)? {
+            return Err(JournalError::InTheWay(path).into());
         }
         set_status(&entry, Status::Undoing)?;
         drive(&root, &entry, &record.rows, Side::Before)?;

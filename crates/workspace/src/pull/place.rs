@@ -1,15 +1,18 @@
 //! Applies a change to the files themselves, through the journal.
 
+use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Read as _};
 use std::time::SystemTime;
 
 use super::{Change, Changed, PullError, PullOptions, is_plain};
 use crate::discover::Repository;
-use crate::journal::{Journal, JournalError, PathState, Prepared, Row, escaped};
+use crate::export::root_owner;
+use crate::journal::{ContentStore, Journal, JournalError, PathState, Prepared, Row, escaped};
 use crate::object::{ObjectKind, Oid, object_hash, object_name};
 use crate::raw::BaseFile;
 use crate::root::{Node, Root};
-use crate::{FileMode, GitError, TreePath, WalkError};
+use crate::walk::{GitNames, child_of, walk};
+use crate::{FileMode, GitError, TreeLimits, TreePath, WalkError};
 
 /// How an attempt to change the files ended.
 pub(super) enum InPlace {
@@ -26,9 +29,10 @@ pub(super) fn apply(
     options: &PullOptions<'_>,
 ) -> Result<InPlace, PullError> {
     let root = Root::open(&repository.top).map_err(PullError::Scratch)?;
+    let deleted: HashSet<&TreePath> =
+        change.files.iter().filter(|file| file.new.is_none()).map(|file| &file.path).collect();
     for file in &change.files {
-        let is_as_expected = matches_base(&root, file).map_err(walk_error(&file.path))?;
-        if !is_as_expected {
+        if !matches_base(&root, file, &deleted)? {
             return Ok(InPlace::InTheWay(file.path.clone()));
         }
     }
@@ -44,24 +48,32 @@ fn walk_error(path: &TreePath) -> impl FnOnce(io::Error) -> PullError {
 }
 
 /// Returns whether the file on the disk is the base's, byte for byte.
-fn matches_base(root: &Root, file: &Changed) -> io::Result<bool> {
+fn matches_base(
+    root: &Root,
+    file: &Changed,
+    deleted: &HashSet<&TreePath>,
+) -> Result<bool, PullError> {
+    let failed = || walk_error(&file.path);
     if [file.old, file.new].iter().flatten().any(|file| !is_plain(file)) {
         return Ok(false);
     }
-    let now = match root.node(&file.path)? {
+    let now = match root.node(&file.path).map_err(failed())? {
         Node::Absent => None,
-        // Only an empty directory can be where a file should be, and that is left to the person.
-        Node::Directory(_) | Node::Special(_) => return Ok(false),
+        Node::Special(_) => return Ok(false),
+        Node::Directory(_) => {
+            return Ok(file.old.is_none() && becomes_empty(root, &file.path, deleted)?);
+        }
         Node::Link(_) => {
-            let oid = object_name(ObjectKind::Blob, &root.link(&file.path)?);
+            let target = root.link(&file.path).map_err(failed())?;
+            let oid = object_name(ObjectKind::Blob, &target);
             Some(BaseFile { mode: FileMode::Symlink, oid })
         }
         Node::File(_) => {
-            let (mut content, facts) = root.file(&file.path)?;
+            let (mut content, facts) = root.file(&file.path).map_err(failed())?;
             let mut hash = object_hash(ObjectKind::Blob, facts.bytes);
             let mut buffer = vec![0; crate::blob::BUFFER_BYTES];
             loop {
-                let count = content.read(&mut buffer)?;
+                let count = content.read(&mut buffer).map_err(failed())?;
                 let chunk = buffer.get(..count).unwrap_or_default();
                 if chunk.is_empty() {
                     break;
@@ -75,6 +87,20 @@ fn matches_base(root: &Root, file: &Changed) -> io::Result<bool> {
     Ok(now == file.old)
 }
 
+/// Returns whether the change deletes everything in a directory, so that a file can take its place.
+fn becomes_empty(
+    root: &Root,
+    top: &TreePath,
+    deleted: &HashSet<&TreePath>,
+) -> Result<bool, PullError> {
+    let walked = walk(root, Some(top), &TreeLimits::generous(), GitNames::Enter)
+        .map_err(|error| PullError::Journal(error.into()))?;
+    let mut paths = walked.folders.iter().flat_map(|folder| {
+        folder.files.iter().map(|file| child_of(folder.path.as_ref(), &file.name))
+    });
+    Ok(paths.all(|path| deleted.contains(&path)))
+}
+
 /// Stores the old and the new content of every file.
 fn prepare(
     root: &Root,
@@ -83,10 +109,11 @@ fn prepare(
     options: &PullOptions<'_>,
 ) -> Result<Prepared, PullError> {
     let mut store = journal.prepare()?;
-    let mut rows = parents(root, change, options)?;
+    let mut rows = directories(root, change, &mut store, options)?;
+    let made: HashSet<TreePath> = rows.iter().map(|row| row.path.clone()).collect();
     let wanted: Vec<BaseFile> = change.files.iter().filter_map(|file| file.new).collect();
     let input: String = wanted.iter().map(|file| format!("{}\n", file.oid.to_hex())).collect();
-    let owner = crate::export::root_owner(root).map_err(PullError::Scratch)?;
+    let owner = root_owner(root).map_err(PullError::Scratch)?;
     let mtime = seconds(options);
     let call = change.repo.git("cat-file").args(["--batch"]);
     let stored = call.stream(input.into_bytes(), |stdout| {
@@ -110,7 +137,10 @@ fn prepare(
                     after
                 }
             };
-            rows.push(Row { path: file.path.clone(), before, after });
+            // A file whose name becomes a directory has its row there.
+            if !made.contains(&file.path) {
+                rows.push(Row { path: file.path.clone(), before, after });
+            }
         }
         Ok(())
     });
@@ -135,21 +165,36 @@ fn next_blob<R: io::BufRead>(stdout: &mut R) -> io::Result<io::Take<&mut R>> {
     Ok(stdout.take(bytes.ok_or(io::ErrorKind::InvalidData)?))
 }
 
-/// Returns rows for the directories that must be made, or go because nothing is left in them.
-fn parents(root: &Root, change: &Change, options: &PullOptions<'_>) -> Result<Vec<Row>, PullError> {
-    let mut rows: Vec<Row> = Vec::new();
-    let owner = crate::export::root_owner(root).map_err(PullError::Scratch)?;
-    let mtime = seconds(options);
-    let mut seen = std::collections::HashSet::new();
-    for file in change.files.iter().filter(|file| file.new.is_some()) {
-        for path in std::iter::successors(file.path.parent(), TreePath::parent) {
-            if !seen.insert(path.clone()) {
-                break;
-            }
-            if root.node(&path).map_err(walk_error(&path))? == Node::Absent {
-                let after = PathState::Directory { mode: 0o755, mtime, owner };
-                rows.push(Row { path, before: PathState::Absent, after });
-            }
+/// Returns rows for the directories that must be made, and for those that nothing is left in.
+///
+/// One that turns out not to be empty stays; driving it away is not an error.
+fn directories(
+    root: &Root,
+    change: &Change,
+    store: &mut ContentStore,
+    options: &PullOptions<'_>,
+) -> Result<Vec<Row>, PullError> {
+    let ancestors = |path: &TreePath| std::iter::successors(path.parent(), TreePath::parent);
+    let files = |is_kept: bool| {
+        change.files.iter().filter(move |file| file.new.is_some() == is_kept).map(|file| &file.path)
+    };
+    let owner = root_owner(root).map_err(PullError::Scratch)?;
+    let wanted: BTreeSet<TreePath> = files(true).flat_map(ancestors).collect();
+    let mut rows = Vec::new();
+    for path in &wanted {
+        if let Node::Directory(_) = root.node(path).map_err(walk_error(path))? {
+            continue;
+        }
+        let before = store.keep(root, path).map_err(walk_error(path))?;
+        let after = PathState::Directory { mode: 0o755, mtime: seconds(options), owner };
+        rows.push(Row { path: path.clone(), before, after });
+    }
+    let kept: HashSet<&TreePath> = files(true).collect();
+    let left: BTreeSet<TreePath> = files(false).flat_map(ancestors).collect();
+    for path in left.into_iter().filter(|path| !wanted.contains(path) && !kept.contains(path)) {
+        let before = store.keep(root, &path).map_err(walk_error(&path))?;
+        if let PathState::Directory { .. } = before {
+            rows.push(Row { path, before, after: PathState::Absent });
         }
     }
     Ok(rows)

@@ -253,6 +253,21 @@ fn export_never_overwrites_what_the_person_changed_meanwhile() {
 }
 
 #[test]
+fn directory_with_new_work_in_it_is_not_replaced_by_a_file() {
+    let fixture = Fixture::with_repo();
+    fixture.write("dir/x.txt", "x\n");
+    let overlay = Overlay::over(fixture);
+    overlay.run("rm -r dir; echo file > dir; echo new > new.txt");
+    let plan = overlay.plan(&[]);
+    overlay.fixture.write("dir/work.txt", "the person's\n");
+    let before = tree(&overlay.fixture.repo());
+    assert!(overlay.apply(plan).is_err());
+    assert_eq!(tree(&overlay.fixture.repo()), before, "nothing was changed");
+    let (_, recovered) = Journal::open(&overlay.state(), &overlay.fixture.repo()).unwrap();
+    assert_eq!(recovered, warrant_workspace::Recovered::default(), "nothing is left unfinished");
+}
+
+#[test]
 fn symlink_cannot_carry_an_export_outside() {
     let fixture = Fixture::with_repo();
     let outside = fixture.path("outside");

@@ -14,6 +14,7 @@ mod attacks;
 mod capture;
 mod export;
 mod fixture;
+mod property;
 mod pull;
 mod rollback;
 mod round_trip;
