@@ -17,4 +17,5 @@ mod lowering;
 #[cfg(feature = "hermetic")]
 mod mock;
 mod namespace;
+mod network;
 mod streams;
