@@ -68,7 +68,9 @@ fn build_and_watch(plan: &Plan<'_>) -> Result<(), Failure> {
     }
     fds.push_front(scratch).at(Step::Handshake)?;
     Message::new(Word::Built, flags, 0).send(plan.control, fds.as_slice()).at(Step::Handshake)?;
-    await_word(plan.control, Word::Go)?;
+    if spec.hold {
+        await_word(plan.control, Word::Go)?;
+    }
     let inner = terminal.map(|terminal| terminal.inner);
     let program = command::spawn(&plan.start, plan.control, inner)?;
     if spec.watch_processes {
@@ -143,6 +145,7 @@ pub(crate) fn ioctl(fd: Fd, request: libc::Ioctl, argument: usize) -> sys::Resul
 fn watch(plan: &Plan<'_>, program: c_int) -> Result<(), Failure> {
     let children = signal_descriptor().at(Step::Lifeline)?;
     let deadline = plan.spec.deadline_ms.map(|ms| now_ms().saturating_add_unsigned(ms));
+    let mut next_try = now_ms() + CROWD_INTERVAL_MS;
     loop {
         if let Some(status) = reap(program) {
             let _ = Message::new(Word::Ended, status, 0).send(plan.control, &[]);
@@ -154,9 +157,12 @@ fn watch(plan: &Plan<'_>, program: c_int) -> Result<(), Failure> {
             return Ok(());
         }
         if plan.spec.watch_processes {
-            if command::is_crowded(&plan.start) {
-                let _ = Message::new(Word::Crowded, 0, 0).send(plan.control, &[]);
-                return Ok(());
+            if now_ms() >= next_try {
+                if command::is_crowded(&plan.start) {
+                    let _ = Message::new(Word::Crowded, 0, 0).send(plan.control, &[]);
+                    return Ok(());
+                }
+                next_try = now_ms() + CROWD_INTERVAL_MS;
             }
             timeout = Some(timeout.unwrap_or(i64::MAX).min(CROWD_INTERVAL_MS));
         }

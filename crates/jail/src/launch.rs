@@ -45,6 +45,8 @@ pub struct Jail {
     control: OwnedFd,
     reaped: bool,
     root: Root,
+    /// Whether the program waits for our word.
+    held: bool,
 }
 
 /// What stands at the root of the tree, and so how the tree is ended.
@@ -124,7 +126,7 @@ struct CloneArgs {
 pub fn launch(spec: Spec) -> Result<Starting, LaunchError> {
     let prepare = |errno: Errno| LaunchError { step: Step::Prepare, errno };
     let (control, theirs) = socket_pair().map_err(prepare)?;
-    let identity = spec.identity;
+    let (identity, held) = (spec.identity, spec.hold);
     let privileged = !is_own(identity);
     let own_maps = (!privileged).then(|| OwnMaps {
         uid_map: format!("{} {} 1", identity.uid, identity.kernel_uid).into_bytes(),
@@ -143,7 +145,7 @@ pub fn launch(spec: Spec) -> Result<Starting, LaunchError> {
     drop(spec);
     drop(theirs);
     let starting =
-        Starting { jail: Jail { pid, pidfd, control, reaped: false, root: Root::PidOne } };
+        Starting { jail: Jail { pid, pidfd, control, reaped: false, root: Root::PidOne, held } };
     if privileged {
         starting.write_maps(identity)?;
     }
@@ -163,7 +165,7 @@ pub fn tether(tether: Tether) -> Result<Starting, LaunchError> {
         deadline_ms: tether.deadline_ms,
     };
     let (pid, pidfd) = clone(0, control.as_raw_fd(), || keeper::run(&plan))?;
-    Ok(Starting { jail: Jail { pid, pidfd, control, reaped: false, root: Root::Keeper } })
+    Ok(Starting { jail: Jail { pid, pidfd, control, reaped: false, root: Root::Keeper, held: true } })
 }
 
 fn is_own(identity: Identity) -> bool {
@@ -240,7 +242,9 @@ impl Starting {
             Root::Keeper => None,
         };
         let terminal = if flags & WITH_TERMINAL != 0 { Some(take()?) } else { None };
-        self.jail.tell(Word::Go)?;
+        if self.jail.held {
+            self.jail.tell(Word::Go)?;
+        }
         Ok((self.jail, Handed { scratch, terminal, listeners: fds }))
     }
 }
@@ -443,4 +447,26 @@ impl Drop for SignalGuard {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut());
         }
     }
+}
+
+/// Clones into the same namespaces as a jail, executes `true` with nothing in between, and waits:
+/// the floor that benchmarks measure against.
+///
+/// # Errors
+/// The system's error.
+#[doc(hidden)]
+pub fn bare_clone() -> io::Result<()> {
+    let argv = [c"/usr/bin/true".as_ptr(), std::ptr::null()];
+    let env = [std::ptr::null::<libc::c_char>()];
+    let (pid, pidfd) = clone(NAMESPACES, -1, || {
+        let args = [c"/usr/bin/true".as_ptr() as usize, argv.as_ptr() as usize, env.as_ptr() as usize, 0, 0, 0];
+        // SAFETY: path, argv and env are static or outlive the call.
+        let _ = unsafe { sys::call(libc::SYS_execve, args) };
+    })
+    .map_err(|error| io::Error::from(error.errno))?;
+    drop(pidfd);
+    let mut status = 0;
+    // SAFETY: the status is valid for writing; the pid is our own child's.
+    unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    Ok(())
 }

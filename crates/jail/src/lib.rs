@@ -31,7 +31,7 @@ pub mod spec;
 mod sys;
 
 pub use landlock::abi as landlock_abi;
-pub use launch::{Ended, Event, Handed, Jail, LaunchError, Starting, launch, tether};
+pub use launch::{Ended, Event, Handed, Jail, LaunchError, Starting, bare_clone, launch, tether};
 pub use message::Step;
 pub use spec::{
     Attributes, Capabilities, Entry, Exec, Hidden, HostPath, Identity, LandlockRules, Listener,

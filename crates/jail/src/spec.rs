@@ -29,6 +29,9 @@ pub struct Spec {
     /// When pid 1 ends everything by itself, in milliseconds from the program's start. This is
     /// the second line: the supervisor has its own clock.
     pub deadline_ms: Option<u64>,
+    /// Whether pid 1 waits for [`crate::Starting::release`] before it starts the program; needed
+    /// when something must be done to the jail from outside first.
+    pub hold: bool,
     /// Ends the run when so many processes are alive that not one more can be made. For hosts
     /// where no cgroup counts them.
     pub watch_processes: bool,

@@ -41,6 +41,7 @@ impl Kind {
 /// One run's groups; dropping it removes them.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
+    name: String,
     directories: Vec<PathBuf>,
     memory: Option<(Kind, PathBuf)>,
     pids: Option<(Kind, PathBuf)>,
@@ -89,24 +90,41 @@ impl Cgroups {
         }
     }
 
-    /// Makes the groups that `limits` need and that can be made here.
+    /// Returns whether the groups for `limits` must exist before the program starts. Memory that
+    /// was taken outside a group is never counted in it; the others can be joined later, because
+    /// something else holds until then.
+    pub(crate) fn must_hold(&self, limits: &Limits) -> bool {
+        limits.memory_bytes.is_some() && self.kind_of("memory").is_some()
+    }
+
+    /// Makes the groups that must exist before the program starts. On the unified hierarchy that
+    /// is one group for everything.
     pub(crate) fn create(&self, limits: &Limits) -> io::Result<Group> {
         let mut group = Group::default();
-        let name = format!("{PREFIX}{}", unique_name());
-        // Pid 1 of the jail is ours but counted too.
-        let processes = limits.processes.map(|processes| processes.saturating_add(1));
+        group.name = unique_name();
         if let Some(bytes) = limits.memory_bytes {
-            group.memory = self.make(&mut group.directories, "memory", &name)?;
+            group.memory = self.make(&mut group.directories, "memory", &group.name)?;
             group.limit_memory(bytes)?;
-        }
-        if let Some(processes) = processes {
-            group.pids = self.make(&mut group.directories, "pids", &name)?;
-            group.limit_processes(processes)?;
-        }
-        if limits.cpu_ms.is_some() {
-            group.cpu = self.make(&mut group.directories, "cpu", &name)?;
+            if self.kind_of("memory") == Some(Kind::Unified) {
+                self.extend(&mut group, limits)?;
+            }
         }
         Ok(group)
+    }
+
+    /// Makes the remaining groups.
+    pub(crate) fn extend(&self, group: &mut Group, limits: &Limits) -> io::Result<()> {
+        if let Some(processes) = limits.processes
+            && group.pids.is_none()
+        {
+            group.pids = self.make(&mut group.directories, "pids", &group.name)?;
+            // Pid 1 of the jail is ours but counted too.
+            group.limit_processes(processes.saturating_add(1))?;
+        }
+        if limits.cpu_ms.is_some() && group.cpu.is_none() {
+            group.cpu = self.make(&mut group.directories, "cpu", &group.name)?;
+        }
+        Ok(())
     }
 
     fn make(
@@ -182,6 +200,28 @@ impl Group {
     pub(crate) fn add(&self, pid: i32) -> io::Result<()> {
         for directory in &self.directories {
             fs::write(directory.join("cgroup.procs"), pid.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Puts a whole living tree into the groups. Whoever is born meanwhile is found in the next
+    /// pass, until a pass finds nobody new.
+    pub(crate) fn add_tree(&self, root: i32) -> io::Result<()> {
+        const MOST_PASSES: usize = 20;
+        let mut known = std::collections::HashSet::new();
+        for _ in 0..MOST_PASSES {
+            let everyone = std::iter::once(root).chain(crate::tree::descendants(root));
+            let fresh: Vec<i32> = everyone.filter(|pid| known.insert(*pid)).collect();
+            if fresh.is_empty() {
+                break;
+            }
+            for pid in fresh {
+                match self.add(pid) {
+                    // It ended in between.
+                    Err(error) if error.raw_os_error() == Some(3) => {}
+                    result => result?,
+                }
+            }
         }
         Ok(())
     }
@@ -316,7 +356,7 @@ fn is_writable(directory: &Path) -> bool {
 fn unique_name() -> String {
     let pid = std::process::id();
     let start = start_time(pid).unwrap_or(0);
-    format!("{pid}-{start}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+    format!("{PREFIX}{pid}-{start}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Returns whether the maker of a group with this name is still the process it was.

@@ -182,7 +182,8 @@ impl Namespace {
         let spec = self.spec(job, pipes.inside)?;
         let starting = launch(spec).map_err(boundary)?;
         // Beside the child, which is busy mounting meanwhile.
-        let group = self.cgroups().create(&invocation.limits).map_err(at("making a cgroup"))?;
+        let cgroups = self.cgroups();
+        let group = cgroups.create(&invocation.limits).map_err(at("making a cgroup"))?;
         group.add(starting.pid()).map_err(at("entering the cgroup"))?;
         let (jail, handed) = starting.release().map_err(boundary)?;
         let Handed { scratch, terminal, listeners } = handed;
@@ -191,7 +192,14 @@ impl Namespace {
         let mut door = Door::new(listeners, rules, self.egress.clone())
             .map_err(at("preparing the egress proxy"))?;
         let mut watch =
-            LimitWatch { limits: invocation.limits.clone(), group, root: jail.pid(), scratch };
+            LimitWatch {
+                limits: invocation.limits.clone(),
+                cgroups,
+                group,
+                is_extended: false,
+                root: jail.pid(),
+                scratch,
+            };
         let Outside { input, stdout, stderr } = Outside::new(pipes.outside, terminal, invocation)?;
         let observed = supervise(Supervision {
             jail,
@@ -263,6 +271,7 @@ impl Namespace {
                 capabilities: Capabilities::Dropped,
             },
             deadline_ms: limits.wall_ms.map(|ms| ms.saturating_add(DEADLINE_GRACE_MS)),
+            hold: self.cgroups().must_hold(limits),
             watch_processes: limits.processes.is_some() && self.cgroups().kind_of("pids").is_none(),
         })
     }

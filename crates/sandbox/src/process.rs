@@ -88,13 +88,18 @@ impl Backend for Process {
         let pipes = Pipes::new(invocation).map_err(at("making pipes"))?;
         let tethered = tethered(invocation, port, pipes.inside)?;
         let starting = tether(tethered).map_err(boundary)?;
-        let group = self.cgroups().create(&invocation.limits).map_err(at("making a cgroup"))?;
+        let cgroups = self.cgroups();
+        let mut group = cgroups.create(&invocation.limits).map_err(at("making a cgroup"))?;
+        // Nothing else counts processes here, so these cannot wait.
+        cgroups.extend(&mut group, &invocation.limits).map_err(at("making a cgroup"))?;
         group.add(starting.pid()).map_err(at("entering the cgroup"))?;
         let (jail, _) = starting.release().map_err(boundary)?;
         let Outside { input, stdout, stderr } = Outside::new(pipes.outside, None, invocation)?;
         let mut watch = LimitWatch {
             limits: invocation.limits.clone(),
+            cgroups,
             group,
+            is_extended: true,
             root: jail.pid(),
             scratch: None,
         };

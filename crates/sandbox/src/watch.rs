@@ -15,15 +15,18 @@ use std::time::Duration;
 use rustix::fs::fstatvfs;
 use warrant_protocol::{LimitKind, Limits};
 
-use crate::cgroup::Group;
+use crate::cgroup::{Cgroups, Group};
 use crate::supervise::Watcher;
 use crate::tree;
 
 /// Looks at one run.
 #[derive(Debug)]
-pub(crate) struct LimitWatch {
+pub(crate) struct LimitWatch<'a> {
     pub(crate) limits: Limits,
+    pub(crate) cgroups: &'a Cgroups,
     pub(crate) group: Group,
+    /// Whether the groups that can wait have been joined: a short run never needs them.
+    pub(crate) is_extended: bool,
     /// Pid 1 of the tree.
     pub(crate) root: i32,
     /// The filesystem whose fullness is a limit.
@@ -32,7 +35,17 @@ pub(crate) struct LimitWatch {
 
 const INTERVAL: Duration = Duration::from_millis(40);
 
-impl LimitWatch {
+impl LimitWatch<'_> {
+    /// Joins the groups that could wait until the run has lasted a moment. If that fails the
+    /// kernel's own limits and the look at the tree go on holding.
+    fn extend(&mut self) {
+        if !std::mem::replace(&mut self.is_extended, true)
+            && self.cgroups.extend(&mut self.group, &self.limits).is_ok()
+        {
+            let _ = self.group.add_tree(self.root);
+        }
+    }
+
     fn tree_struck(&self) -> Option<LimitKind> {
         let needs = |kind| self.limits.of(kind).filter(|_| self.group.kind_of(kind).is_none());
         let cpu = needs(LimitKind::Cpu);
@@ -63,7 +76,7 @@ impl LimitWatch {
     }
 }
 
-impl Watcher for LimitWatch {
+impl Watcher for LimitWatch<'_> {
     fn interval(&self) -> Option<Duration> {
         use LimitKind::{Cpu, Disk, Inodes, Memory, OpenFiles, Processes};
         let looks = [Cpu, Memory, Processes, OpenFiles, Disk, Inodes];
@@ -87,6 +100,10 @@ impl Watcher for LimitWatch {
             return Some(LimitKind::Cpu);
         }
         self.scratch_struck().or_else(|| self.tree_struck())
+    }
+
+    fn settle_in(&mut self) {
+        self.extend();
     }
 
     fn alarms(&self) -> Vec<BorrowedFd<'_>> {

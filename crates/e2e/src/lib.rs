@@ -1,0 +1,1 @@
+//! Whole-stack tests and benchmarks live beside this file; the library itself is empty.
