@@ -121,7 +121,11 @@ fn compare(rounds: usize) {
     for (name, times) in [("everything on", ours), ("no cgroup limits", light)] {
         let p50 = median(times);
         let ratio = |other: Duration| p50.as_secs_f64() / other.as_secs_f64();
-        println!("namespace, {name}: {p50:?} p50 = {:.2} x bubblewrap = {:.2} x bare", ratio(theirs), ratio(bare));
+        println!(
+            "namespace, {name}: {p50:?} p50 = {:.2} x bubblewrap = {:.2} x bare",
+            ratio(theirs),
+            ratio(bare)
+        );
     }
 }
 

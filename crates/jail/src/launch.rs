@@ -165,7 +165,9 @@ pub fn tether(tether: Tether) -> Result<Starting, LaunchError> {
         deadline_ms: tether.deadline_ms,
     };
     let (pid, pidfd) = clone(0, control.as_raw_fd(), || keeper::run(&plan))?;
-    Ok(Starting { jail: Jail { pid, pidfd, control, reaped: false, root: Root::Keeper, held: true } })
+    Ok(Starting {
+        jail: Jail { pid, pidfd, control, reaped: false, root: Root::Keeper, held: true },
+    })
 }
 
 fn is_own(identity: Identity) -> bool {
@@ -459,7 +461,14 @@ pub fn bare_clone() -> io::Result<()> {
     let argv = [c"/usr/bin/true".as_ptr(), std::ptr::null()];
     let env = [std::ptr::null::<libc::c_char>()];
     let (pid, pidfd) = clone(NAMESPACES, -1, || {
-        let args = [c"/usr/bin/true".as_ptr() as usize, argv.as_ptr() as usize, env.as_ptr() as usize, 0, 0, 0];
+        let args = [
+            c"/usr/bin/true".as_ptr() as usize,
+            argv.as_ptr() as usize,
+            env.as_ptr() as usize,
+            0,
+            0,
+            0,
+        ];
         // SAFETY: path, argv and env are static or outlive the call.
         let _ = unsafe { sys::call(libc::SYS_execve, args) };
     })

@@ -191,15 +191,14 @@ impl Namespace {
         let listeners = door::sort(&listener_specs, listeners, PROXY_PORT);
         let mut door = Door::new(listeners, rules, self.egress.clone())
             .map_err(at("preparing the egress proxy"))?;
-        let mut watch =
-            LimitWatch {
-                limits: invocation.limits.clone(),
-                cgroups,
-                group,
-                is_extended: false,
-                root: jail.pid(),
-                scratch,
-            };
+        let mut watch = LimitWatch {
+            limits: invocation.limits.clone(),
+            cgroups,
+            group,
+            is_extended: false,
+            root: jail.pid(),
+            scratch,
+        };
         let Outside { input, stdout, stderr } = Outside::new(pipes.outside, terminal, invocation)?;
         let observed = supervise(Supervision {
             jail,
@@ -272,7 +271,7 @@ impl Namespace {
             },
             deadline_ms: limits.wall_ms.map(|ms| ms.saturating_add(DEADLINE_GRACE_MS)),
             hold: self.cgroups().must_hold(limits),
-            watch_processes: limits.processes.is_some() && self.cgroups().kind_of("pids").is_none(),
+            watch_processes: limits.processes.is_some(),
         })
     }
 

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | cpu | cgroup accounting, else the process tree and `RLIMIT_CPU` | more was used |
 //! | memory | cgroup, else the process tree and `RLIMIT_DATA` | someone was killed for it, or more is used |
-//! | processes | cgroup, else `RLIMIT_NPROC` of the jail's own user | a new process was refused |
+//! | processes | `RLIMIT_NPROC` of the jail's own user; without a jail a cgroup | not one more could be made |
 //! | open files | `RLIMIT_NOFILE` | a process is seen with every descriptor in use |
 //! | file size | `RLIMIT_FSIZE` | the program ended by `SIGXFSZ` |
 //! | disk, inodes | size of the scratch filesystem | nothing is free on it |
@@ -39,8 +39,10 @@ impl LimitWatch<'_> {
     /// Joins the groups that could wait until the run has lasted a moment. If that fails the
     /// kernel's own limits and the look at the tree go on holding.
     fn extend(&mut self) {
+        // Processes are not among them: the jail's own user is counted from the first one on.
+        let late = Limits { processes: None, ..self.limits.clone() };
         if !std::mem::replace(&mut self.is_extended, true)
-            && self.cgroups.extend(&mut self.group, &self.limits).is_ok()
+            && self.cgroups.extend(&mut self.group, &late).is_ok()
         {
             let _ = self.group.add_tree(self.root);
         }

@@ -74,7 +74,9 @@ fn limit(cgroups: &Cgroups, kind: LimitKind) -> (Enforcement, &'static str, Stri
         LimitKind::Memory => {
             by_cgroup("memory", "tree is looked at every 40 ms; private data bounded per process")
         }
-        LimitKind::Processes => by_cgroup("pids", "RLIMIT_NPROC of the jail's own user"),
+        LimitKind::Processes => {
+            enforced("rlimits", "RLIMIT_NPROC of the jail's own user; looked at every 10 ms")
+        }
         LimitKind::OpenFiles => enforced("rlimits", "per process"),
         LimitKind::FileSize => enforced("rlimits", "per process"),
         LimitKind::Disk | LimitKind::Inodes => enforced("tmpfs", "size of the scratch filesystem"),

@@ -9,6 +9,7 @@
     reason = "tests"
 )]
 
+mod attacks;
 mod bench;
 #[cfg(feature = "hermetic")]
 mod hermetic;
@@ -19,3 +20,4 @@ mod mock;
 mod namespace;
 mod network;
 mod streams;
+mod supervisor;

@@ -1,0 +1,29 @@
+//! A supervisor to be killed: started by the attack suite as a process of its own.
+
+use std::path::PathBuf;
+
+use warrant_sandbox::{Backend, Namespace, Process, WorkspaceAccess};
+
+use crate::attacks::Leaky;
+use crate::bench::{run, shell};
+
+/// Not a test by itself; see the attacks on the supervisor.
+#[test]
+#[ignore = "started by the attack suite"]
+fn run_for_ever() {
+    let Ok(mark) = std::env::var("SUPERVISED_MARK") else { return };
+    let workspace = PathBuf::from(std::env::var_os("SUPERVISED_WORKSPACE").unwrap());
+    let script = format!("setsid sleep {mark} & sleep {mark}; true");
+    let mut invocation = shell(&workspace, &script);
+    invocation.limits.wall_ms = Some(60_000);
+    let tier = std::env::var("SUPERVISED_TIER").unwrap_or_default();
+    let backend: Box<dyn Backend> = match tier.as_str() {
+        "namespace" => Box::new(Namespace::new()),
+        "process" => Box::new(Process::new()),
+        _ => Box::new(Leaky),
+    };
+    if tier != "namespace" {
+        invocation.files.access = WorkspaceAccess::Direct;
+    }
+    let _ = run(backend.as_ref(), invocation);
+}
