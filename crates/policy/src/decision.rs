@@ -13,8 +13,9 @@ use crate::controls::{ApprovalRule, MAX_LEVEL};
 use crate::document;
 use crate::facts::{Approval, Facts};
 use crate::inspect::Explained;
+use crate::questions::questions;
 use crate::reason::{Reason, ReasonCode};
-use crate::rules::{Action, Answer, Detail, Question, Rule};
+use crate::rules::{Answer, Question, Rule, Wanted};
 use crate::snapshot::PolicySnapshot;
 use crate::terms::Terms;
 
@@ -226,7 +227,7 @@ impl Questioner<'_> {
     fn verdict(&self) -> Verdict {
         let mut verdict = Verdict { reasons: Vec::new(), rules: Vec::new(), level: None };
         let mut open = Vec::new();
-        for question in questions(self.facts) {
+        for question in questions(self.policy.rules(), self.facts) {
             match self.policy.rules().certain(&question) {
                 Some(rule) => verdict.rules.push(rule),
                 None => open.push(question),
@@ -248,7 +249,7 @@ impl Questioner<'_> {
         let by: BTreeSet<String> = self.facts.approvals.iter().map(|a| a.by.clone()).collect();
         let approval = (held > 0).then_some((held, &by));
         let answer = self.answer(question, base, approval);
-        if answer.allowed {
+        if is_content(question, &answer) {
             verdict.rules.extend(answer.rules);
             return;
         }
@@ -257,7 +258,7 @@ impl Questioner<'_> {
             let by =
                 approvers.map(|rule| rule.approvers.iter().cloned().collect()).unwrap_or_default();
             let hypothetical = self.answer(question, base, Some((level, &by)));
-            if hypothetical.allowed {
+            if is_content(question, &hypothetical) {
                 verdict.level = verdict.level.max(Some(level));
                 // What asks is what forbids now, or else what would permit then.
                 let asking =
@@ -306,7 +307,7 @@ pub(crate) fn explained(policy: &PolicySnapshot, facts: &Facts) -> Vec<Explained
     let terms = Terms::of(policy.document().body(), policy.controls(), facts);
     let questioner = Questioner { policy, facts, terms: &terms };
     let base = context::base(facts, &terms);
-    let rows = questions(facts).into_iter().map(|question| {
+    let rows = questions(policy.rules(), facts).into_iter().map(|question| {
         let mut verdict = Verdict { reasons: Vec::new(), rules: Vec::new(), level: None };
         match (policy.rules().certain(&question), &base) {
             (Some(rule), _) => verdict.rules.push(rule),
@@ -325,32 +326,13 @@ pub(crate) fn explained(policy: &PolicySnapshot, facts: &Facts) -> Vec<Explained
     rows.collect()
 }
 
-/// Returns everything the rules are asked about a request.
-pub(crate) fn questions(facts: &Facts) -> Vec<Question> {
-    let plain = |action, resource: &str| Question {
-        action,
-        resource: resource.to_owned(),
-        detail: Detail::None,
-    };
-    let mut questions =
-        vec![plain(Action::Run, facts.pool.as_str()), plain(Action::Exec, &facts.cmd.program)];
-    for host in &facts.network.hosts {
-        let detail = Detail::Connect { port: 443 };
-        questions.push(Question { detail, ..plain(Action::NetConnect, host.as_str()) });
+/// Returns whether an answer gives what the question wants.
+fn is_content(question: &Question, answer: &Answer) -> bool {
+    let objects = !answer.rules.is_empty() || !answer.failed.is_empty();
+    match question.wanted {
+        Wanted::Permission => answer.allowed,
+        Wanted::NoObjection => answer.allowed || !objects,
     }
-    for rule in &facts.network.egress {
-        let detail = Detail::Connect { port: i64::from(rule.port.unwrap_or(443)) };
-        questions.push(Question { detail, ..plain(Action::NetConnect, rule.host.as_str()) });
-    }
-    let secrets: BTreeSet<&str> = facts.secrets.iter().map(|name| name.as_str()).collect();
-    questions.extend(secrets.into_iter().map(|name| plain(Action::SecretUse, name)));
-    for (roots, access) in [(&facts.files.read, "read"), (&facts.files.write, "write")] {
-        for root in roots {
-            let detail = Detail::Grant { access };
-            questions.push(Question { detail, ..plain(Action::FsGrant, root) });
-        }
-    }
-    questions
 }
 
 fn refusals(question: &Question, answer: &Answer) -> Vec<Reason> {

@@ -156,9 +156,9 @@ pub struct NetworkFacts {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FileFacts {
-    /// Further roots to read.
+    /// Further roots to read: real paths, so that no link leads around a rule.
     pub read: Vec<String>,
-    /// Further roots to write.
+    /// Further roots to write: real paths.
     pub write: Vec<String>,
     /// How the workspace is used.
     pub mode: WorkspaceMode,

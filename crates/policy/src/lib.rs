@@ -18,6 +18,7 @@ pub mod terms;
 mod context;
 mod document;
 mod paths;
+mod questions;
 
 pub use controls::Controls;
 pub use decision::{Ask, Decision, Requirement, decide, decide_without_policy, is_satisfied};

@@ -114,6 +114,8 @@ pub(crate) struct Rules {
     names: Names,
     slices: BTreeMap<Action, Slices>,
     known: HashMap<String, Rule>,
+    /// The programs that rules name, by the last segment of their paths.
+    programs: HashMap<String, Vec<String>>,
     count: usize,
 }
 
@@ -155,8 +157,19 @@ pub(crate) struct Answer {
 pub(crate) struct Question {
     pub(crate) action: Action,
     pub(crate) resource: String,
+    /// Whether a rule must permit it, or only none may object.
+    pub(crate) wanted: Wanted,
     /// What only this question's context has.
     pub(crate) detail: Detail,
+}
+
+/// What a question wants of the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// A rule must permit it.
+    Permission,
+    /// No rule may forbid it: it is part of something that was asked about by itself.
+    NoObjection,
 }
 
 /// What only one question's context has.
@@ -190,12 +203,17 @@ impl Rules {
             return Err(InvalidRules::Invalid(all.join("; ")));
         }
         let names = Names::new()?;
-        let mut slices = BTreeMap::new();
+        let mut slices: BTreeMap<Action, Slices> = BTreeMap::new();
         for action in Action::ALL {
             slices.insert(action, Slices::new(action, &names, &policies)?);
         }
+        let mut programs: HashMap<String, Vec<String>> = HashMap::new();
+        for path in slices.get(&Action::Exec).into_iter().flat_map(|s| s.by_resource.keys()) {
+            let name = path.rsplit('/').next().unwrap_or(path);
+            programs.entry(name.to_owned()).or_default().push(path.clone());
+        }
         let entities = Entities::empty();
-        Ok(Self { schema, entities, names, slices, known, count: policies.len() })
+        Ok(Self { schema, entities, names, slices, known, programs, count: policies.len() })
     }
 
     /// Returns how many rules there are.
@@ -212,6 +230,20 @@ impl Rules {
     /// Returns how many rules a question is put to.
     pub(crate) fn weight(&self, question: &Question) -> usize {
         self.slice(question).map_or(0, |slice| slice.set.num_of_policies())
+    }
+
+    /// Returns the resources that rules of an action name, for which `wanted` holds.
+    pub(crate) fn named(&self, action: Action, wanted: impl Fn(&str) -> bool) -> Vec<&str> {
+        let slices = self.slices.get(&action);
+        let names = slices.into_iter().flat_map(|slices| slices.by_resource.keys());
+        let mut names: Vec<&str> = names.map(String::as_str).filter(|name| wanted(name)).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Returns the programs that rules name and whose path ends in `name`.
+    pub(crate) fn programs_called(&self, name: &str) -> &[String] {
+        self.programs.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
     fn slice(&self, question: &Question) -> Option<&Slice> {

@@ -132,6 +132,39 @@ fn a_forbid_for_one_program_is_found_among_many() {
 }
 
 #[test]
+fn a_wide_wish_cannot_go_around_a_rule_about_a_part_of_it() {
+    let rules = format!(
+        "{DOCUMENT_ONLY}
+         @id(\"curl\") @reason(\"no\") forbid(principal, action == Action::\"exec\", resource == Program::\"/usr/bin/curl\");
+         @id(\"host\") @reason(\"no\") forbid(principal, action == Action::\"net_connect\", resource == Host::\"evil.example.com\");
+         @id(\"root\") @reason(\"no\") forbid(principal, action == Action::\"fs_grant\", resource == Root::\"/srv/keys\");"
+    );
+    let mut document = PolicyDocument::reference();
+    document["network"]["allowHosts"] = json!(["*.example.com"]);
+    document["controls"] = json!({"files": {
+        "readRoots": ["/"], "writeRoots": [], "modes": ["overlay"], "masks": [],
+    }});
+    let policy = load_with(&document, &rules, "").unwrap();
+    assert_allowed(&policy, &facts(json!({"files": {"read": ["/srv/data"]}})));
+    let denied = |patch: Value| reasons(&policy, &facts(patch));
+    let expected = "net_connect \"evil.example.com\": no (host)";
+    assert_eq!(denied(json!({"network": {"hosts": ["*.example.com"]}})), [expected]);
+    let expected = "fs_grant \"/srv/keys\": no (root)";
+    assert_eq!(denied(json!({"files": {"read": ["/srv"]}})), [expected]);
+    assert_eq!(denied(json!({"files": {"read": ["/"]}})), [expected]);
+    let expected = "exec \"/usr/bin/curl\": no (curl)";
+    assert_eq!(reasons(&policy, &crate::script("true; curl x")), [expected]);
+}
+
+#[test]
+fn a_rule_for_an_inner_program_never_permits_the_shell_around_it() {
+    let rules = "@id(\"run\") @reason(\"r\") permit(principal, action == Action::\"run\", resource);
+        @id(\"git\") @reason(\"r\") permit(principal, action == Action::\"exec\", resource == Program::\"git\");";
+    let policy = load(rules).unwrap();
+    assert_eq!(reasons(&policy, &crate::script("git status")), ["exec \"sh\": no rule permits it"]);
+}
+
+#[test]
 fn the_hash_covers_document_and_rules() {
     let policy = load(DOCUMENT_ONLY).unwrap();
     assert_eq!(policy.hash(), load(DOCUMENT_ONLY).unwrap().hash());
