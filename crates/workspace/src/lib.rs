@@ -10,6 +10,7 @@ mod bundle;
 mod capture;
 mod change;
 mod collect;
+mod continuation;
 mod discover;
 mod export;
 mod gate;
@@ -34,6 +35,10 @@ pub use capture::{
 };
 pub use change::{Change, ChangeKind, Collected, Diff, Unread, WhyUnread};
 pub use collect::{CollectError, CollectOptions, collect, collect_overlay};
+pub use continuation::{
+    CheckpointParts, ContinuationError, make_checkpoint, open_envelope, open_tool_journal,
+    store_envelope,
+};
 pub use discover::DiscoverError;
 pub use export::{
     ExportError, ExportOptions, ExportPlan, Exported, Gated, NotExported, apply_export, plan_export,

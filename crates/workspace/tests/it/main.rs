@@ -12,6 +12,7 @@
 
 mod attacks;
 mod capture;
+mod continuation;
 mod export;
 mod fixture;
 mod property;
