@@ -1,0 +1,71 @@
+//! The only place that prints. Data goes to stdout, everything else to stderr.
+//!
+//! Color appears only on a terminal and never with `NO_COLOR`. A reader that went away is not an
+//! error: the person saw what they wanted.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde_json::Value;
+
+/// Writes data to stdout.
+pub(crate) fn data(text: &str) {
+    emit(&mut io::stdout().lock(), text);
+}
+
+/// Writes one JSON object and a newline to stdout.
+pub(crate) fn json(value: &Value) {
+    let mut text = value.to_string();
+    text.push('\n');
+    data(&text);
+}
+
+/// Writes a line for the person to stderr.
+pub(crate) fn note(line: &str) {
+    emit(&mut io::stderr().lock(), &format!("{line}\n"));
+}
+
+/// Writes an error with its causes to stderr, once, on one line.
+pub(crate) fn error(error: &anyhow::Error) {
+    note(&format!("{} {error:#}", paint("error:", Tone::Bad, io::stderr().is_terminal())));
+}
+
+fn emit(stream: &mut impl Write, text: &str) {
+    // A closed pipe ends the conversation, and nothing of ours depends on the text arriving.
+    let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+}
+
+/// Returns text that came from elsewhere as one line that cannot drive a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .collect()
+}
+
+/// What a word on a terminal wants to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tone {
+    /// It holds.
+    Good,
+    /// It does not.
+    Bad,
+    /// Less important.
+    Quiet,
+}
+
+/// Returns whether stdout may be colored.
+pub(crate) fn stdout_has_color() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Returns the text in its tone when `on_terminal`, and unchanged otherwise.
+pub(crate) fn paint(text: &str, tone: Tone, on_terminal: bool) -> String {
+    if !on_terminal || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
+        return text.to_owned();
+    }
+    let code = match tone {
+        Tone::Good => "32",
+        Tone::Bad => "31",
+        Tone::Quiet => "2",
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}

@@ -1,0 +1,56 @@
+//! The binary from outside: arguments in, text and exit code out.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod keys;
+mod verify;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// Returns the binary with an empty environment, so that nothing of the machine leaks into a test.
+fn warrant() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warrant"));
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command
+}
+
+/// Runs the binary to its end.
+fn run(arguments: &[&str]) -> Output {
+    warrant().args(arguments).output().unwrap()
+}
+
+/// Runs the binary to its end with bytes on its stdin.
+fn run_with_stdin(arguments: &[&str], stdin: &[u8]) -> Output {
+    let mut child = warrant()
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(stdin).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn sample(name: &str) -> String {
+    root().join("samples").join(name).to_str().unwrap().to_owned()
+}
