@@ -4,6 +4,7 @@
 //! are framed anew; nothing of one request can be read as another.
 
 use std::io::{self, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -113,7 +114,8 @@ pub(crate) async fn serve(
                 return Ok(End::Closed);
             }
         };
-        let exchange = Exchange { gate, tally: &tally, head: &head, path: &path };
+        let is_sending = AtomicBool::new(false);
+        let exchange = Exchange { gate, tally: &tally, head: &head, path: &path, is_sending };
         match exchange.run(client, buffer, open).await? {
             Flow::Keep(kept) => link = kept,
             Flow::Close => return Ok(End::Closed),
@@ -291,6 +293,8 @@ struct Exchange<'e> {
     tally: &'e Tally,
     head: &'e RequestHead,
     path: &'e str,
+    /// Whether the body is still on its way; until it has arrived, a silent server is only waiting.
+    is_sending: AtomicBool,
 }
 
 /// What comes after an exchange.
@@ -325,10 +329,11 @@ impl Exchange<'_> {
         buffer: &mut BytesMut,
         mut link: Link,
     ) -> io::Result<Flow> {
-        let may_retry = link.is_used && self.head.framing == Framing::Empty;
+        let is_repeatable = matches!(self.head.method.as_str(), "GET" | "HEAD" | "OPTIONS");
+        let may_retry = link.is_used && is_repeatable && self.head.framing == Framing::Empty;
         let mut relayed = self.send_and_relay(client, buffer, &mut link).await;
         if may_retry && matches!(relayed, Err(RelayError::NotStarted)) {
-            // The kept connection was closed under us; a request without a body may go again.
+            // The kept connection was closed under us; a request that changes nothing may go again.
             if let Ok(stream) = self.gate.dial(&link.destination).await {
                 link = Link::new(stream, link.destination);
                 relayed = self.send_and_relay(client, buffer, &mut link).await;
@@ -374,13 +379,21 @@ impl Exchange<'_> {
         };
         let relaying = self.relay_response(&mut upstream_in, &mut link.buffer, &mut client_out);
         tokio::pin!(sending, relaying);
+        self.is_sending.store(true, Ordering::Relaxed);
         tokio::select! {
             biased;
-            sent = &mut sending => match sent {
-                Ok(()) => relaying.await,
-                // The server may have answered without wanting the rest.
-                Err(_) => relaying.await.map(|relayed| Relayed { keeps_client: false, ..relayed }),
-            },
+            sent = &mut sending => {
+                self.is_sending.store(false, Ordering::Relaxed);
+                match sent {
+                    Ok(()) => relaying.await,
+                    // The server may have answered without wanting the rest.
+                    Err(error) if is_closed_by_peer(&error) => {
+                        relaying.await.map(|relayed| Relayed { keeps_client: false, ..relayed })
+                    }
+                    // The client's body ended early or is malformed: nobody may take it for whole.
+                    Err(_) => Err(RelayError::Broken),
+                }
+            }
             relayed = &mut relaying => {
                 relayed.map(|_| Relayed { keeps_client: false, keeps_upstream: false })
             }
@@ -464,11 +477,18 @@ impl Exchange<'_> {
                 Err(_) => return Err(RelayError::NotStarted),
             }
             match within(options.idle_timeout, fill(upstream, buffer)).await {
+                Err(error)
+                    if error.kind() == io::ErrorKind::TimedOut
+                        && self.is_sending.load(Ordering::Relaxed) => {}
                 Ok(0) | Err(_) => return Err(RelayError::NotStarted),
                 Ok(count) => self.tally.add_in(count as u64),
             }
         }
     }
+}
+
+fn is_closed_by_peer(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 fn response_head(response: &ResponseHead, framing: Framing, chunked: bool) -> Vec<u8> {

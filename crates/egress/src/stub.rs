@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
@@ -148,7 +149,7 @@ pub(crate) async fn serve_udp(gate: &Gate, stub: &Stub, socket: &UdpSocket) {
     loop {
         let Ok((length, from)) = socket.recv_from(&mut buffer).await else {
             // An unreachable asker shows up here; the next datagram is as good as any.
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
             continue;
         };
         let reply = buffer.get(..length).and_then(|message| stub.reply(gate, message));

@@ -246,3 +246,56 @@ fn a_head_that_drips_is_cut_off() {
     client.send(b"GET http://a.test/ HTTP/1.1\r\n");
     assert_eq!(client.end(), "");
 }
+
+#[test]
+fn a_body_that_ends_early_never_looks_whole() {
+    let whole: std::sync::Arc<std::sync::Mutex<Vec<bool>>> = std::sync::Arc::default();
+    let sink = std::sync::Arc::clone(&whole);
+    let origin = Origin::new(move |stream| {
+        use std::io::Read;
+        let mut conversation = crate::origin::Conversation(stream);
+        conversation.head();
+        let mut body = Vec::new();
+        // Ends only when the proxy closes.
+        drop(conversation.0.read_to_end(&mut body));
+        sink.lock().unwrap().push(body.ends_with(b"0\r\n\r\n") || body.len() == 10);
+    });
+    let world = World::new(&allow("a.test", origin.port), &[("a.test", "127.0.0.1")]);
+    let port = origin.port;
+    for rest in [
+        "Content-Length: 10\r\n\r\n12345",
+        "Transfer-Encoding: chunked\r\n\r\n4\r\n1234\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n5\r\n12345\r\nzz\r\n0\r\n\r\n",
+    ] {
+        let mut client = world.connect();
+        client.send(
+            format!("POST http://a.test:{port}/ HTTP/1.1\r\nHost: a.test:{port}\r\n{rest}")
+                .as_bytes(),
+        );
+        client.0.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(client.end(), "", "{rest:?}");
+    }
+    world.close();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while whole.lock().unwrap().len() < 3 {
+        assert!(std::time::Instant::now() < deadline, "the server still waits");
+        std::thread::yield_now();
+    }
+    assert_eq!(*whole.lock().unwrap(), [false; 3]);
+}
+
+#[test]
+fn a_slow_upload_outlives_the_idle_time() {
+    let origin = Origin::echo();
+    let world = World::with(&allow("a.test", origin.port), &[("a.test", "127.0.0.1")], |options| {
+        options.idle_timeout = std::time::Duration::from_millis(400);
+    });
+    let port = origin.port;
+    let mut client = world.connect();
+    client.send(format!("POST http://a.test:{port}/ HTTP/1.1\r\nHost: a.test:{port}\r\nContent-Length: 10\r\n\r\n").as_bytes());
+    for _ in 0..10 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        client.send(b"x");
+    }
+    assert!(client.head().starts_with("HTTP/1.1 200"));
+}
