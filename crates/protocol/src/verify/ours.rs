@@ -198,10 +198,14 @@ fn check_decision(parts: &Parts, chain: &Chain, problems: &mut Vec<Problem>) {
             problems.push(Problem::Misplaced { seq: event.seq(), event_type });
         }
     }
-    if denied {
+    // A refusal that the plane sealed itself, and that nobody was ever given, is evidence too.
+    let is_refusal = !is_claimed
+        && parts.receipt.body().sealed_by == Some(SealedBy::Plane)
+        && parts.receipt.body().status != ReceiptStatus::Completed;
+    if denied && !is_refusal {
         problems.push(Problem::DeniedContract);
     }
-    if asked && !approved {
+    if asked && !approved && !is_refusal {
         problems.push(Problem::NobodyApproved);
     }
     let on_chain = approvers(chain);
