@@ -12,7 +12,7 @@ mod report;
 
 use std::path::{Path, PathBuf};
 
-use warrant_script::Access;
+pub use warrant_script::Access;
 
 use crate::{Invocation, WorkspaceAccess};
 
