@@ -1,0 +1,399 @@
+//! Approvals on one machine: people say yes or no to one exact request.
+//!
+//! An approval is a signed statement over the canonical request and the policy. It counts once,
+//! until it expires, only from those the policy names, and never from whoever asked. Someone with
+//! a registered key signs the statement themselves ([`EmbeddedPlane::statement`], then
+//! [`EmbeddedPlane::approve`]); for someone the caller authenticated in another way (another user
+//! of the system) the plane signs ([`EmbeddedPlane::approve_authenticated`]).
+
+use std::collections::BTreeSet;
+use std::io;
+
+use thiserror::Error;
+use warrant_protocol::approval::{Approval, ApprovalBody, ApprovalProblem, Wanted, check_approval};
+use warrant_protocol::event::FailureClass;
+use warrant_protocol::request::ActorRef;
+use warrant_protocol::{
+    Event, KeyRole, Outcome, RunId, RunRequest, RunState, Signed, Signer, Timestamp, TrustedKeys,
+};
+
+use crate::embedded::{EmbeddedError, EmbeddedPlane};
+use crate::home::HomeError;
+use crate::notary::{
+    ApprovalRequirement, Case, GrantedApproval, Judgment, NotaryError, Refusal, rows,
+};
+use crate::random;
+use crate::reception::sealing;
+use crate::store::{ApprovalRow, RunFilter, RunRow, StoreError};
+
+/// How long a statement counts: an hour, and never beyond the request's own deadline.
+const STATEMENT_MS: u64 = 3_600_000;
+
+/// A request that waits for people.
+#[derive(Debug, Clone)]
+pub struct Waiting {
+    /// The run.
+    pub run: RunId,
+    /// The exact request.
+    pub request: RunRequest,
+    /// What was decided, who may approve, and how many must.
+    pub judgment: Judgment,
+    /// Until when.
+    pub deadline: Timestamp,
+    /// Who approved so far.
+    pub approved_by: Vec<String>,
+}
+
+impl Waiting {
+    fn case(&self) -> Case<'_> {
+        Case { run: &self.run, request: &self.request, judgment: &self.judgment }
+    }
+}
+
+/// What an approval led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Approved {
+    /// Enough people said yes: the contract is signed, the run is queued.
+    Issued,
+    /// These requirements still need somebody.
+    Missing(Vec<String>),
+}
+
+/// Why an approval or a refusal was not taken.
+#[derive(Debug, Error)]
+pub enum ApproveError {
+    /// The plane failed.
+    #[error(transparent)]
+    Plane(#[from] EmbeddedError),
+    /// The store failed, or the run does not wait.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Nothing could be signed.
+    #[error(transparent)]
+    Notary(#[from] NotaryError),
+    /// The home cannot be used.
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    /// No randomness or no clock.
+    #[error("the system has no randomness or no clock")]
+    System(#[from] io::Error),
+    /// It waited too long; it is sealed as expired.
+    #[error("run {0} waited too long for approval")]
+    Expired(RunId),
+    /// The policy changed since; ask again.
+    #[error("the policy changed since {0} was asked about")]
+    PolicyChanged(RunId),
+    /// The policy names others.
+    #[error("{actor} may not approve this: the policy names {named}")]
+    NotAnApprover {
+        /// Who tried.
+        actor: String,
+        /// Who may.
+        named: String,
+    },
+    /// Nobody approves their own request.
+    #[error("{0} asked for this and cannot approve it")]
+    OwnRequest(String),
+    /// Their key is not registered here.
+    #[error("no key is registered for the approver {0}")]
+    NoKey(String),
+    /// The statement does not fit.
+    #[error("the approval does not count: {}", list(problems))]
+    Statement {
+        /// Everything that is wrong.
+        problems: Vec<ApprovalProblem>,
+    },
+}
+
+fn list(problems: &[ApprovalProblem]) -> String {
+    let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
+impl EmbeddedPlane {
+    /// Returns everything that waits for people, newest first.
+    ///
+    /// # Errors
+    /// [`ApproveError`] when the store cannot be read.
+    pub fn waiting(&self) -> Result<Vec<Waiting>, ApproveError> {
+        let state = Some(RunState::AwaitingApproval);
+        let filter = RunFilter { state, before: None, limit: Some(1000) };
+        let rows = self.store().list(&filter)?.runs;
+        rows.iter().map(|row| self.read_waiting(row)).collect()
+    }
+
+    /// Returns the statement that someone would have to sign.
+    ///
+    /// # Errors
+    /// [`ApproveError`] when the run does not wait or this person may not approve it.
+    pub fn statement(&self, run: &RunId, actor: &ActorRef) -> Result<ApprovalBody, ApproveError> {
+        let now = random::now()?;
+        let (row, waiting) = self.open_question(run, now)?;
+        let level = level_of(&waiting, actor)?;
+        let expires_min = waiting.judgment.requirements.iter().filter_map(|r| r.expires_min).min();
+        let lasts_ms = expires_min.map_or(STATEMENT_MS, |minutes| u64::from(minutes) * 60_000);
+        let nonce = format!("{:032x}", u128::from_be_bytes(random::bytes()?));
+        Ok(ApprovalBody {
+            run_id: run.clone(),
+            request_hash: row.request_hash,
+            policy_hash: row.policy_hash,
+            approver: actor.clone(),
+            level,
+            issued_at: now,
+            expires_at: now.plus_ms(lasts_ms).min(waiting.deadline),
+            nonce,
+        })
+    }
+
+    /// Takes a statement that its approver signed with their registered key.
+    ///
+    /// # Errors
+    /// [`ApproveError`] naming everything that is wrong with it.
+    pub fn approve(&self, run: &RunId, approval: &Approval) -> Result<Approved, ApproveError> {
+        let name = &approval.body().approver.id;
+        let key = self.home().approver(name)?;
+        let key = key.ok_or_else(|| ApproveError::NoKey(name.clone()))?;
+        self.take(run, approval, TrustedKeys::none().and(KeyRole::Approver, key))
+    }
+
+    /// Approves for someone whom the caller authenticated; the plane signs that it did.
+    ///
+    /// # Errors
+    /// [`ApproveError`] when the run does not wait or this person may not approve it.
+    pub fn approve_authenticated(
+        &self,
+        run: &RunId,
+        actor: &ActorRef,
+    ) -> Result<Approved, ApproveError> {
+        let body = self.statement(run, actor)?;
+        let key = self.home().plane_key();
+        let approval = Signed::seal(&body, Signer::Plane, key).map_err(NotaryError::from)?;
+        let trusted = TrustedKeys::none().and(KeyRole::Plane, key.public().clone());
+        self.take(run, &approval, trusted)
+    }
+
+    /// Says no for someone whom the caller authenticated. The run ends with a receipt.
+    ///
+    /// # Errors
+    /// [`ApproveError`] when the run does not wait any more.
+    pub fn refuse(&self, run: &RunId, actor: &ActorRef, reason: &str) -> Result<(), ApproveError> {
+        let now = random::now()?;
+        let (row, waiting) = self.open_question(run, now)?;
+        let denied = Event::ApprovalDenied { actor: actor.clone(), reason: reason.to_owned() };
+        let refusal = Refusal {
+            events: vec![denied],
+            outcome: Outcome::Denied,
+            failure: FailureClass::PolicyDenied,
+            message: format!("{} refused: {reason}", actor.label()),
+            cancelled_by: None,
+        };
+        self.end_waiting(&row, &waiting, (&refusal, RunState::Denied))?;
+        Ok(())
+    }
+
+    /// Cancels a run that nobody has started. The run ends with a receipt.
+    ///
+    /// # Errors
+    /// [`ApproveError`] when it was started or is over.
+    pub fn cancel(&self, run: &RunId, actor: &ActorRef) -> Result<(), ApproveError> {
+        let now = random::now()?;
+        let row = self.store().run(run)?;
+        let refusal = Refusal {
+            events: Vec::new(),
+            outcome: Outcome::Cancelled,
+            failure: FailureClass::SessionFailed,
+            message: "cancelled".to_owned(),
+            cancelled_by: Some(actor.clone()),
+        };
+        let conflict = || {
+            let (run, state) = (run.to_string(), row.state.to_string());
+            ApproveError::Store(StoreError::Conflict { run, state })
+        };
+        let is_kept = match row.state {
+            RunState::AwaitingApproval => {
+                let waiting = self.read_waiting(&row)?;
+                self.end_waiting(&row, &waiting, (&refusal, RunState::Cancelled))?
+            }
+            RunState::Queued => {
+                let contract = self.contract_of(&row)?;
+                let chain = self.chain_of(run, &contract)?;
+                let from = chain.events().len();
+                let sealed = self.notary(now).seal(contract, chain, &refusal)?;
+                self.keep_seal(&row, sealing(&sealed, RunState::Cancelled, from, now))?
+            }
+            _ => return Err(conflict()),
+        };
+        if is_kept { Ok(()) } else { Err(conflict()) }
+    }
+
+    /// Seals a run that waited too long; false when somebody else was faster.
+    pub(crate) fn expire(&self, row: &RunRow) -> Result<bool, EmbeddedError> {
+        let damaged = |_| EmbeddedError::Damaged { what: "request", run: row.id.clone() };
+        let waiting = self.read_waiting(row).map_err(damaged)?;
+        let refusal = Refusal {
+            events: Vec::new(),
+            outcome: Outcome::ApprovalExpired,
+            failure: FailureClass::ConsentTimeout,
+            message: "nobody approved this in time".to_owned(),
+            cancelled_by: None,
+        };
+        self.end_waiting(row, &waiting, (&refusal, RunState::Expired))
+    }
+
+    fn take(
+        &self,
+        run: &RunId,
+        approval: &Approval,
+        trusted: TrustedKeys,
+    ) -> Result<Approved, ApproveError> {
+        let now = random::now()?;
+        let (row, waiting) = self.open_question(run, now)?;
+        let body = approval.body();
+        let level = level_of(&waiting, &body.approver)?;
+        let wanted = Wanted {
+            run_id: run,
+            request_hash: row.request_hash,
+            policy_hash: self.policy_hash(),
+            level: 1,
+        };
+        check_approval(approval, &wanted, &trusted, now)
+            .map_err(|problems| ApproveError::Statement { problems })?;
+        // SECURITY: nobody signs themselves above the level the policy gives them.
+        if body.level > level {
+            let problems = vec![ApprovalProblem::Level(body.level)];
+            return Err(ApproveError::Statement { problems });
+        }
+        let given = ApprovalRow {
+            approver: body.approver.label(),
+            key_id: approval
+                .signatures()
+                .first()
+                .map_or_else(String::new, |entry| entry.key_id.to_string()),
+            level: body.level,
+            statement: approval.to_value().to_string(),
+            expires_at: body.expires_at,
+            created_at: now,
+        };
+        self.store().approve(run, given)?;
+        self.issue_when_enough(run, &waiting, now)
+    }
+
+    fn issue_when_enough(
+        &self,
+        run: &RunId,
+        waiting: &Waiting,
+        now: Timestamp,
+    ) -> Result<Approved, ApproveError> {
+        let held = self.granted(run, now)?;
+        let open: Vec<String> = waiting
+            .judgment
+            .requirements
+            .iter()
+            .filter(|requirement| !is_satisfied(requirement, &held))
+            .map(|requirement| requirement.name.clone())
+            .collect();
+        if !open.is_empty() {
+            return Ok(Approved::Missing(open));
+        }
+        let issued = self.notary(now).issue(&waiting.case(), &held)?;
+        let contract = issued.contract.to_value().to_string();
+        self.store().issue(run, (contract, rows(issued.chain.events())), now)?;
+        Ok(Approved::Issued)
+    }
+
+    /// Returns the approvals of a run that count now.
+    fn granted(&self, run: &RunId, now: Timestamp) -> Result<Vec<GrantedApproval>, ApproveError> {
+        let damaged = || EmbeddedError::Damaged { what: "approval", run: run.clone() };
+        let live = self.store().approvals(run)?.into_iter().filter(|row| now < row.expires_at);
+        live.map(|row| {
+            let approval = Approval::from_slice(row.statement.as_bytes()).map_err(|_| damaged())?;
+            Ok(GrantedApproval {
+                actor: approval.body().approver.clone(),
+                level: approval.body().level,
+                statement_hash: approval.hash(),
+                statement: approval.to_value(),
+            })
+        })
+        .collect()
+    }
+
+    /// Returns a run that can still be approved, under the policy in force.
+    fn open_question(
+        &self,
+        run: &RunId,
+        now: Timestamp,
+    ) -> Result<(RunRow, Waiting), ApproveError> {
+        let row = self.store().run(run)?;
+        if row.state != RunState::AwaitingApproval {
+            let (run, state) = (run.to_string(), row.state.to_string());
+            return Err(StoreError::Conflict { run, state }.into());
+        }
+        let waiting = self.read_waiting(&row)?;
+        if waiting.deadline <= now {
+            self.expire(&row)?;
+            return Err(ApproveError::Expired(run.clone()));
+        }
+        if row.policy_hash != self.policy_hash() {
+            return Err(ApproveError::PolicyChanged(run.clone()));
+        }
+        Ok((row, waiting))
+    }
+
+    fn read_waiting(&self, row: &RunRow) -> Result<Waiting, ApproveError> {
+        let damaged = |what| EmbeddedError::Damaged { what, run: row.id.clone() };
+        let request = serde_json::from_str(&row.request).map_err(|_| damaged("request"))?;
+        let judgment = serde_json::from_str(&row.judgment).map_err(|_| damaged("judgment"))?;
+        let approvals = self.store().approvals(&row.id)?;
+        Ok(Waiting {
+            run: row.id.clone(),
+            request,
+            judgment,
+            deadline: row.deadline.ok_or_else(|| damaged("deadline"))?,
+            approved_by: approvals.into_iter().map(|given| given.approver).collect(),
+        })
+    }
+
+    fn end_waiting(
+        &self,
+        row: &RunRow,
+        waiting: &Waiting,
+        (refusal, state): (&Refusal, RunState),
+    ) -> Result<bool, EmbeddedError> {
+        let now = random::now()?;
+        let notary = self.notary(now);
+        let sealed = notary.deny(&waiting.case(), refusal)?;
+        self.keep_seal(row, sealing(&sealed, state, 0, now))
+    }
+}
+
+/// Returns the highest level at which someone may approve a request.
+fn level_of(waiting: &Waiting, actor: &ActorRef) -> Result<u8, ApproveError> {
+    // SECURITY: the requester's name in the request is the authenticated one.
+    if *actor == waiting.request.requested_by {
+        return Err(ApproveError::OwnRequest(actor.label()));
+    }
+    let requirements = &waiting.judgment.requirements;
+    let levels =
+        requirements.iter().filter(|wanted| names(wanted, actor)).map(|wanted| wanted.level);
+    levels.max().ok_or_else(|| {
+        let named: BTreeSet<_> = requirements.iter().flat_map(|wanted| &wanted.approvers).collect();
+        let named: Vec<_> = named.into_iter().map(String::as_str).collect();
+        ApproveError::NotAnApprover { actor: actor.label(), named: named.join(", ") }
+    })
+}
+
+fn names(requirement: &ApprovalRequirement, actor: &ActorRef) -> bool {
+    let mut approvers = requirement.approvers.iter();
+    approvers.any(|name| name == "*" || *name == actor.id || *name == actor.label())
+}
+
+/// Whether enough different people agreed to one requirement.
+fn is_satisfied(requirement: &ApprovalRequirement, held: &[GrantedApproval]) -> bool {
+    let people: BTreeSet<&ActorRef> = held
+        .iter()
+        .filter(|given| given.level >= requirement.level && names(requirement, &given.actor))
+        .map(|given| &given.actor)
+        .collect();
+    let quorum = usize::try_from(requirement.quorum).unwrap_or(usize::MAX);
+    quorum > 0 && people.len() >= quorum
+}

@@ -1,0 +1,77 @@
+//! The archive: bundles, exports and lists of what is stored.
+
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+use thiserror::Error;
+use warrant_protocol::{RunId, Timestamp};
+
+use crate::embedded::{EmbeddedError, EmbeddedPlane};
+use crate::store::StoreError;
+
+/// Why something could not be taken out of the archive.
+#[derive(Debug, Error)]
+pub enum ArchiveError {
+    /// The plane failed.
+    #[error(transparent)]
+    Plane(#[from] EmbeddedError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The run has not ended.
+    #[error("run {0} has no receipt yet")]
+    NotEnded(RunId),
+    /// Nobody takes what is exported.
+    #[error("cannot write the export")]
+    Write(#[from] io::Error),
+}
+
+impl EmbeddedPlane {
+    /// Returns the bundle of a run: everything a verifier needs but trust.
+    ///
+    /// # Errors
+    /// [`ArchiveError::NotEnded`] when there is no receipt yet.
+    pub fn bundle(&self, run: &RunId) -> Result<Value, ArchiveError> {
+        let row = self.store().run(run)?;
+        let receipt = self.store().receipt(run)?;
+        let receipt = receipt.ok_or_else(|| ArchiveError::NotEnded(run.clone()))?;
+        let read = |what: &'static str, text: &str| {
+            let damaged = || EmbeddedError::Damaged { what, run: run.clone() };
+            warrant_protocol::json::parse(text.as_bytes()).map_err(|_| damaged())
+        };
+        let contract = read("contract", row.contract.as_deref().unwrap_or_default())?;
+        let receipt = read("receipt", &receipt)?;
+        let events: Result<Vec<_>, _> =
+            self.store().events(run)?.iter().map(|event| read("chain", &event.body)).collect();
+        let plane = self.home().plane_key().public();
+        // Where no runner could sign, the plane stands in for it.
+        let is_sealed_by_plane = receipt.get("sealedBy").is_some();
+        let runner = if is_sealed_by_plane { plane } else { self.home().runner_key().public() };
+        Ok(json!({
+            "version": "warrant.bundle.v1",
+            "contract": contract,
+            "receipt": receipt,
+            "events": events?,
+            "keys": {
+                "planePublicKeyPem": plane.pem(),
+                "runnerPublicKeyPem": runner.pem(),
+            },
+        }))
+    }
+
+    /// Writes every event since a moment, one JSON object with its `runId` per line.
+    ///
+    /// # Errors
+    /// [`ArchiveError`] when the store cannot be read or nobody takes it.
+    pub fn export(&self, since: Timestamp, out: &mut dyn Write) -> Result<(), ArchiveError> {
+        let written = self.store().events_since(since, |stored| {
+            let mut line: Value = serde_json::from_str(&stored.event.body)
+                .map_err(|_| StoreError::Malformed("event"))?;
+            if let Value::Object(members) = &mut line {
+                members.insert("runId".to_owned(), stored.run.to_string().into());
+            }
+            writeln!(out, "{line}").map_err(StoreError::from)
+        });
+        Ok(written?)
+    }
+}

@@ -1,0 +1,260 @@
+//! The store: domain operations, each one transaction, over an embedded SQLite database.
+//!
+//! Owns the rows; it never signs, judges or interprets what it keeps. Whether a state may change
+//! is decided by the `WHERE` of each operation: zero rows means somebody else was there first.
+//!
+//! ```text
+//!            submit ──────────────► denied (with receipt)
+//!              │ └── ask ─► awaiting_approval ── refuse ─► denied | expired | cancelled
+//!              ▼                     │ issue
+//!            queued ◄────────────────┘
+//!              │ claim (epoch + 1)        ▲ hand back
+//!            leased ──────────────────────┘
+//!              │ start (durable)          seal (leased or running, owner gone) ─► lost
+//!            running ── complete ─► completed | failed | cancelled
+//! ```
+//!
+//! Writers of one process share commits: whoever gets the connection first runs everything that
+//! waits, in one transaction with a savepoint each, and syncs once. Operations that need not
+//! survive a power cut by themselves say so ([`Durability::WithNext`]) and ride on the sync of
+//! the next one that does; a killed process loses neither.
+
+mod blobs;
+mod lifecycle;
+mod read;
+mod schema;
+mod snapshots;
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags};
+use thiserror::Error;
+
+pub use blobs::{BlobReader, BlobWriter, INLINE_BYTES, NewBlob};
+pub use lifecycle::{
+    Appended, ApprovalRow, Completion, Entry, EventRow, NewRun, Owner, Sealing, Submitted,
+};
+pub use read::{LiveRun, Page, RunFilter, RunRow, StoredEvent};
+pub use snapshots::PolicyRow;
+
+/// Pages of the log before they are moved into the database; a fresh process reads the log once.
+const LOG_PAGES: u32 = 200;
+
+/// The embedded store of one home.
+pub struct Store {
+    path: PathBuf,
+    blobs: PathBuf,
+    writer: Mutex<Connection>,
+    waiting: Mutex<Vec<Job>>,
+    readers: Mutex<Vec<Connection>>,
+}
+
+/// Whether a commit must survive a power cut by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// It becomes durable together with the next durable one; a killed process loses nothing.
+    WithNext,
+    /// It is on the disk when the operation returns.
+    Now,
+}
+
+/// Why an operation of the store failed. Nothing of it was kept.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The database refused.
+    #[error("the store failed")]
+    Sql(#[from] rusqlite::Error),
+    /// The file system refused.
+    #[error("the store's files failed")]
+    File(#[from] io::Error),
+    /// The database was written by a newer version.
+    #[error("the store has schema {found}, this program knows {known}")]
+    Newer {
+        /// What the database says.
+        found: u32,
+        /// What we know.
+        known: u32,
+    },
+    /// There is no such run.
+    #[error("there is no run {0}")]
+    UnknownRun(String),
+    /// The run is not in a state that allows it, or another epoch holds it.
+    #[error("run {run} is {state}, which does not allow this")]
+    Conflict {
+        /// Which run.
+        run: String,
+        /// Its state.
+        state: String,
+    },
+    /// Another event stands at that place of the chain.
+    #[error("another event stands at seq {seq} of {run}")]
+    Fork {
+        /// Which run.
+        run: String,
+        /// Where.
+        seq: u64,
+    },
+    /// A row holds something it cannot hold.
+    #[error("the store holds a malformed {0}")]
+    Malformed(&'static str),
+    /// The commit that carried this operation failed for another one's sake.
+    #[error("the commit failed")]
+    Commit,
+}
+
+type Work = Box<dyn FnOnce(&Connection) -> Option<Box<dyn FnOnce() + Send>> + Send>;
+
+struct Job {
+    durability: Durability,
+    /// Does the work and returns what tells the caller once the commit is done.
+    /// `None` means the work failed and was told already; its savepoint is rolled back.
+    work: Work,
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Store({})", self.path.display())
+    }
+}
+
+impl Store {
+    /// Opens the store in `dir`, and makes it if there is none.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the directory cannot be used or holds a newer store.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join("plane.db");
+        // SQLite would create it readable by all; its log and index take over this mode.
+        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let is_new = match created {
+            Ok(_) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(error.into()),
+        };
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let writer = Connection::open_with_flags(&path, flags)?;
+        writer.busy_timeout(Duration::from_secs(10))?;
+        // A checkpoint at every exit of a short process would cost more than its whole run.
+        writer.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        schema::prepare(&writer, is_new, &dir.join("plane.lock"))?;
+        writer.pragma_update(None, "synchronous", "FULL")?;
+        writer.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
+        writer.set_prepared_statement_cache_capacity(64);
+        Ok(Self {
+            path,
+            blobs: dir.join("blobs"),
+            writer: Mutex::new(writer),
+            waiting: Mutex::new(Vec::new()),
+            readers: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// Runs `work` in a transaction, together with whatever else waits.
+    fn write<T: Send + 'static>(
+        &self,
+        durability: Durability,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        let work: Work = Box::new(move |connection| match work(connection) {
+            Ok(value) => Some(Box::new(move || {
+                // The caller waits for exactly this answer.
+                let _ = answer.send(Ok(value));
+            })),
+            Err(error) => {
+                let _ = answer.send(Err(error));
+                None
+            }
+        });
+        lock(&self.waiting).push(Job { durability, work });
+        let connection = lock(&self.writer);
+        match answered.try_recv() {
+            Ok(done) => return done,
+            Err(mpsc::TryRecvError::Disconnected) => return Err(StoreError::Commit),
+            Err(mpsc::TryRecvError::Empty) => {}
+        }
+        let jobs = std::mem::take(&mut *lock(&self.waiting));
+        let committed = commit_together(&connection, jobs);
+        drop(connection);
+        match answered.try_recv() {
+            Ok(done) => done,
+            Err(_) => Err(committed.err().unwrap_or(StoreError::Commit)),
+        }
+    }
+
+    /// Runs a short read, on the writer's connection if it is free, so that a short process
+    /// opens one connection only.
+    fn read<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match self.writer.try_lock() {
+            Ok(connection) => work(&connection),
+            Err(_) => self.read_aside(work),
+        }
+    }
+
+    /// Runs a read that may take long beside the writer.
+    fn read_aside<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let idle = lock(&self.readers).pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => self.open_reader()?,
+        };
+        let result = work(&connection);
+        lock(&self.readers).push(connection);
+        result
+    }
+
+    fn open_reader(&self) -> Result<Connection, StoreError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags)?;
+        connection.busy_timeout(Duration::from_secs(10))?;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        Ok(connection)
+    }
+}
+
+/// A thread that panicked while holding a lock left nothing half done: SQLite rolls back.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn commit_together(connection: &Connection, jobs: Vec<Job>) -> Result<(), StoreError> {
+    let durability = jobs.iter().map(|job| job.durability).max().unwrap_or(Durability::Now);
+    let synchronous = match durability {
+        Durability::WithNext => "NORMAL",
+        Durability::Now => "FULL",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let mut tell = Vec::with_capacity(jobs.len());
+    let done = jobs.into_iter().try_for_each(|job| {
+        connection.execute_batch("SAVEPOINT job")?;
+        match (job.work)(connection) {
+            Some(answer) => tell.push(answer),
+            None => connection.execute_batch("ROLLBACK TO job")?,
+        }
+        connection.execute_batch("RELEASE job")
+    });
+    let committed = done.and_then(|()| connection.execute_batch("COMMIT"));
+    if let Err(error) = committed {
+        // Whether or not the rollback succeeds, nobody is told that anything was kept.
+        let _ = connection.execute_batch("ROLLBACK");
+        return Err(error.into());
+    }
+    for answer in tell {
+        answer();
+    }
+    Ok(())
+}

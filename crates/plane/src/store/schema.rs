@@ -1,0 +1,125 @@
+//! The schema, by version. What a run left behind is append-only; triggers hold that.
+
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use super::StoreError;
+use crate::files::FileLock;
+
+/// The schema this program writes.
+const VERSION: u32 = 1;
+
+const V1: &str = "
+CREATE TABLE runs (
+  seq INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  state TEXT NOT NULL,
+  epoch INTEGER NOT NULL DEFAULT 0,
+  owner TEXT,
+  runner TEXT,
+  lease_until INTEGER,
+  pool TEXT NOT NULL,
+  agent_kind TEXT NOT NULL,
+  isolation TEXT,
+  prompt TEXT NOT NULL,
+  requested_by TEXT NOT NULL,
+  request_hash BLOB NOT NULL,
+  policy_hash BLOB NOT NULL,
+  created_at INTEGER NOT NULL,
+  updated_at INTEGER NOT NULL,
+  deadline INTEGER,
+  judgment TEXT NOT NULL,
+  request TEXT NOT NULL,
+  contract TEXT,
+  head BLOB,
+  event_count INTEGER NOT NULL DEFAULT 0,
+  idempotency TEXT UNIQUE
+) STRICT;
+CREATE INDEX runs_live ON runs (state, seq)
+  WHERE state IN ('awaiting_approval', 'queued', 'leased', 'running');
+CREATE TABLE events (
+  run INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  ts INTEGER NOT NULL,
+  hash BLOB NOT NULL,
+  body TEXT NOT NULL,
+  PRIMARY KEY (run, seq)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX events_by_time ON events (ts, run, seq);
+CREATE TABLE receipts (
+  run INTEGER PRIMARY KEY,
+  hash BLOB NOT NULL,
+  body TEXT NOT NULL,
+  created_at INTEGER NOT NULL
+) STRICT;
+CREATE TABLE approvals (
+  id INTEGER PRIMARY KEY,
+  run INTEGER NOT NULL,
+  approver TEXT NOT NULL,
+  key_id TEXT NOT NULL,
+  level INTEGER NOT NULL,
+  statement TEXT NOT NULL,
+  expires_at INTEGER NOT NULL,
+  created_at INTEGER NOT NULL,
+  used_at INTEGER,
+  UNIQUE (run, approver)
+) STRICT;
+CREATE TABLE blobs (
+  digest BLOB PRIMARY KEY,
+  size INTEGER NOT NULL,
+  content BLOB,
+  created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE policies (
+  seq INTEGER PRIMARY KEY,
+  hash BLOB NOT NULL,
+  body TEXT NOT NULL,
+  set_by TEXT NOT NULL,
+  created_at INTEGER NOT NULL
+) STRICT;
+CREATE TABLE clocks (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TRIGGER events_stay BEFORE UPDATE ON events
+  BEGIN SELECT RAISE(ABORT, 'events are append-only'); END;
+CREATE TRIGGER events_last BEFORE DELETE ON events
+  BEGIN SELECT RAISE(ABORT, 'events are append-only'); END;
+CREATE TRIGGER receipts_stay BEFORE UPDATE ON receipts
+  BEGIN SELECT RAISE(ABORT, 'receipts are append-only'); END;
+CREATE TRIGGER receipts_last BEFORE DELETE ON receipts
+  BEGIN SELECT RAISE(ABORT, 'receipts are append-only'); END;
+CREATE TRIGGER runs_last BEFORE DELETE ON runs
+  BEGIN SELECT RAISE(ABORT, 'runs are append-only'); END;
+CREATE TRIGGER contracts_stay BEFORE UPDATE OF contract, request, request_hash ON runs
+  WHEN OLD.contract IS NOT NULL OR NEW.request IS NOT OLD.request
+       OR NEW.request_hash IS NOT OLD.request_hash
+  BEGIN SELECT RAISE(ABORT, 'a request and a contract never change'); END;
+PRAGMA user_version = 1;
+";
+
+/// Brings the database to the schema we write; refuses one that is newer.
+pub(super) fn prepare(
+    connection: &Connection,
+    is_new: bool,
+    lock: &Path,
+) -> Result<(), StoreError> {
+    if !is_new && version(connection)? == VERSION {
+        return Ok(());
+    }
+    // SQLite does not wait while another process changes the journal's mode.
+    let _lock = FileLock::wait(lock)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.execute_batch("BEGIN IMMEDIATE")?;
+    // Another process may have been faster.
+    let result = match version(connection)? {
+        0 => connection.execute_batch(V1).map_err(StoreError::from),
+        VERSION => Ok(()),
+        found => Err(StoreError::Newer { found, known: VERSION }),
+    };
+    let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    connection.execute_batch(end)?;
+    result
+}
+
+fn version(connection: &Connection) -> Result<u32, StoreError> {
+    Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)
+}

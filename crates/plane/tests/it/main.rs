@@ -1,0 +1,15 @@
+//! Tests of the plane from outside: the real store, real files, real locks.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod approvals;
+mod home;
+mod model;
+mod secrets;
+mod store;
+mod support;

@@ -1,0 +1,213 @@
+//! The store: fencing, idempotence, append-only rows, blobs, pages, and commits shared by threads.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+
+use warrant_plane::store::{
+    Completion, Durability, Entry, RunFilter, Store, StoreError, Submitted,
+};
+use warrant_protocol::{Digest, RunState};
+
+use crate::support::{at, event, lease, new_run, owner, queued, run_id, store};
+
+fn completion(receipt: &str) -> Completion {
+    Completion {
+        state: RunState::Completed,
+        events: Vec::new(),
+        receipt_hash: Digest::of(receipt.as_bytes()),
+        receipt: receipt.to_owned(),
+        blobs: Vec::new(),
+        at: at(3_000),
+    }
+}
+
+#[test]
+fn a_run_goes_from_queued_to_completed_once() {
+    let (_dir, store) = store();
+    let run = run_id(1);
+    queued(&store, &run);
+    store.claim(&run, 0, (owner(), vec![event(&run, 1)])).unwrap();
+    let again = store.claim(&run, 1, (owner(), Vec::new()));
+    assert!(matches!(again, Err(StoreError::Conflict { .. })), "leased once");
+    let build = {
+        let run = run.clone();
+        move |_| Ok(vec![event(&run, 2)])
+    };
+    store.start(&lease(&run, 1), at(2_500), build).unwrap();
+    let again = store.start(&lease(&run, 1), at(2_500), |_| Ok(Vec::new()));
+    assert!(matches!(again, Err(StoreError::Conflict { .. })), "started once");
+    store.complete(&run, 1, completion("a")).unwrap();
+    store.complete(&run, 1, completion("a")).unwrap();
+    let other = store.complete(&run, 1, completion("b"));
+    assert!(matches!(other, Err(StoreError::Conflict { .. })), "one receipt only");
+    assert_eq!(store.receipt(&run).unwrap().as_deref(), Some("a"));
+    assert_eq!(store.events(&run).unwrap().len(), 3);
+    assert!(store.live().unwrap().is_empty());
+}
+
+#[test]
+fn an_old_epoch_writes_nothing() {
+    let (_dir, store) = store();
+    let run = run_id(1);
+    queued(&store, &run);
+    store.claim(&run, 0, (owner(), Vec::new())).unwrap();
+    store.hand_back(&run, 1, at(2_000)).unwrap();
+    store.claim(&run, 1, (owner(), Vec::new())).unwrap();
+    let stale = 1;
+    assert!(store.append(&run, stale, vec![event(&run, 1)]).is_err());
+    assert!(store.renew(&run, stale, at(9_000)).is_err());
+    assert!(store.start(&lease(&run, stale), at(2_000), |_| Ok(Vec::new())).is_err());
+    assert!(store.complete(&run, stale, completion("a")).is_err());
+    assert!(store.hand_back(&run, stale, at(2_000)).is_err());
+    assert_eq!(store.run(&run).unwrap().event_count, 1);
+}
+
+#[test]
+fn the_same_events_again_are_no_change_and_others_are_a_fork() {
+    let (_dir, store) = store();
+    let run = run_id(1);
+    queued(&store, &run);
+    store.claim(&run, 0, (owner(), vec![event(&run, 1)])).unwrap();
+    let batch = vec![event(&run, 1), event(&run, 2)];
+    assert_eq!(store.append(&run, 1, batch.clone()).unwrap().event_count, 3);
+    assert_eq!(store.append(&run, 1, batch).unwrap().event_count, 3);
+    let mut forged = event(&run, 2);
+    forged.hash = Digest::of(b"forged");
+    assert!(matches!(store.append(&run, 1, vec![forged]), Err(StoreError::Fork { seq: 2, .. })));
+    let gap = store.append(&run, 1, vec![event(&run, 9)]);
+    assert!(matches!(gap, Err(StoreError::Fork { seq: 9, .. })));
+}
+
+#[test]
+fn what_a_run_left_behind_cannot_be_changed_even_with_sql() {
+    let (dir, store) = store();
+    let run = run_id(1);
+    queued(&store, &run);
+    store.claim(&run, 0, (owner(), Vec::new())).unwrap();
+    store.complete(&run, 1, completion("a")).unwrap();
+    let raw = rusqlite::Connection::open(dir.path().join("plane.db")).unwrap();
+    for sql in [
+        "UPDATE events SET body = 'x'",
+        "DELETE FROM events",
+        "UPDATE receipts SET body = 'x'",
+        "DELETE FROM receipts",
+        "DELETE FROM runs",
+        "UPDATE runs SET contract = 'x'",
+        "UPDATE runs SET request = 'x'",
+    ] {
+        assert!(raw.execute(sql, []).is_err(), "{sql}");
+    }
+}
+
+#[test]
+fn the_same_submission_gives_the_same_run() {
+    let (_dir, store) = store();
+    let mut first = new_run(&run_id(1), Entry::AwaitingApproval { deadline: at(9_000) });
+    first.idempotency_key = Some("key".into());
+    let mut second = first.clone();
+    second.id = run_id(2);
+    assert_eq!(store.submit(first, Durability::Now).unwrap(), Submitted::New);
+    assert_eq!(store.submit(second, Durability::Now).unwrap(), Submitted::Repeated(run_id(1)));
+}
+
+#[test]
+fn pages_are_newest_first_and_complete() {
+    let (_dir, store) = store();
+    for number in 0..25 {
+        queued(&store, &run_id(number));
+    }
+    let mut filter = RunFilter { limit: Some(10), ..RunFilter::default() };
+    let mut seen = Vec::new();
+    loop {
+        let page = store.list(&filter).unwrap();
+        seen.extend(page.runs.into_iter().map(|run| run.id));
+        filter.before = page.next;
+        if page.next.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, (0..25).rev().map(run_id).collect::<Vec<_>>());
+    let state = Some(RunState::Completed);
+    assert!(store.list(&RunFilter { state, ..RunFilter::default() }).unwrap().runs.is_empty());
+}
+
+#[test]
+fn blobs_small_and_large_come_back_byte_for_byte() {
+    let (dir, store) = store();
+    for size in [0, 1, 16 * 1024, 16 * 1024 + 1, 300_000] {
+        let content: Vec<u8> = (0..size).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let mut writer = store.blob_writer();
+        content.chunks(4093).for_each(|chunk| writer.write_all(chunk).unwrap());
+        let blob = writer.finish().unwrap();
+        assert_eq!(blob.digest, Digest::of(&content));
+        assert!(!store.has_blob(&blob.digest).unwrap(), "not before it is recorded");
+        let digest = blob.digest;
+        store.record_blobs(vec![blob], at(1)).unwrap();
+        let mut back = Vec::new();
+        store.blob(&digest).unwrap().unwrap().read_to_end(&mut back).unwrap();
+        assert_eq!(back, content);
+    }
+    store.blob_writer().write_all(&vec![0; 100_000]).unwrap();
+    let incoming = dir.path().join("blobs/incoming");
+    assert_eq!(std::fs::read_dir(incoming).unwrap().count(), 0, "nothing unfinished stays");
+}
+
+#[test]
+fn the_files_of_the_store_are_only_the_owners() {
+    let (dir, store) = store();
+    queued(&store, &run_id(1));
+    let mut checked = 0;
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let entry = entry.unwrap();
+        let metadata = entry.metadata().unwrap();
+        if metadata.is_file() {
+            assert_eq!(metadata.mode() & 0o777, 0o600, "{:?}", entry.path());
+            checked += 1;
+        }
+    }
+    assert!(checked >= 2, "database and log");
+}
+
+#[test]
+fn a_newer_store_is_refused() {
+    let (dir, store) = store();
+    drop(store);
+    let raw = rusqlite::Connection::open(dir.path().join("plane.db")).unwrap();
+    raw.pragma_update(None, "user_version", 99).unwrap();
+    drop(raw);
+    let again = Store::open(dir.path());
+    assert!(matches!(again, Err(StoreError::Newer { found: 99, .. })));
+}
+
+#[test]
+fn many_writers_share_commits_and_lose_nothing() {
+    let (dir, store) = store();
+    std::thread::scope(|scope| {
+        for thread in 0..8_u64 {
+            let store = &store;
+            scope.spawn(move || {
+                for number in 0..25 {
+                    let run = run_id(thread * 1000 + number);
+                    let entry =
+                        Entry::Queued { contract: "{}".into(), events: vec![event(&run, 0)] };
+                    store.submit(new_run(&run, entry), Durability::Now).unwrap();
+                    // A failing neighbor in the same commit must not hurt.
+                    assert!(store.renew(&run, 7, at(1)).is_err());
+                }
+            });
+        }
+    });
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.live().unwrap().len(), 200);
+}
+
+#[test]
+fn clocks_go_forward_across_restarts() {
+    let (dir, store) = store();
+    assert_eq!([store.tick("a").unwrap(), store.tick("a").unwrap()], [1, 2]);
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.tick("a").unwrap(), 3);
+    assert_eq!(store.tick("b").unwrap(), 1);
+}

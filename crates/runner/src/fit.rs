@@ -1,0 +1,187 @@
+//! The fitting room: a contract becomes an invocation, and the backend's plan for it.
+//!
+//! Secrets are only names here; [`fill_secrets`] puts the values in after the start.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use warrant_protocol::event::FailureClass;
+use warrant_protocol::execution::{
+    PrepareContext, PreparedCommand, PreparedExecution, SECRET_PLACEHOLDER, ShellName,
+};
+use warrant_protocol::port::SecretValue;
+use warrant_protocol::request::WorkspaceMode;
+use warrant_protocol::{
+    ContractBody, Event, Limits, Outcome, Posture, Preimage, PreimageInputs, SecretName,
+};
+use warrant_sandbox::{
+    Backend, Command, EnvValue, EnvVar, Files, Invocation, Network, Plan, Shell, Stdin, TtySize,
+    WorkspaceAccess,
+};
+
+use crate::halt::Halt;
+use crate::journal::Journal;
+
+/// Where programs are looked for when the contract does not say.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Returns the execution of a contract with every default filled in.
+pub(crate) fn prepare_execution(
+    contract: &ContractBody,
+    environment: &BTreeMap<String, String>,
+) -> Result<PreparedExecution, Halt> {
+    let context = PrepareContext { environment, mock_agent: None };
+    contract.execution_or_default().prepare(&contract.budget, &context).map_err(|unknown| {
+        Halt::new(Outcome::Failed, FailureClass::CapabilityMismatch, unknown.to_string())
+    })
+}
+
+/// Returns the limits of a contract; the shorter time and the smaller output win.
+pub(crate) fn limits_of(contract: &ContractBody, execution: &PreparedExecution) -> Limits {
+    let mut limits = contract.limits.clone().unwrap_or_else(Limits::danger_unlimited);
+    let wall = limits.wall_ms.unwrap_or(u64::MAX).min(execution.timeout_ms);
+    limits.wall_ms = Some(wall);
+    limits.output_bytes = match (limits.output_bytes, execution.log_max_bytes) {
+        (Some(limit), Some(log)) => Some(limit.min(log)),
+        (limit, log) => limit.or(log),
+    };
+    limits
+}
+
+/// Where on this machine a program runs, and what it reads.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) workspace: &'a Path,
+    pub(crate) stdin: &'a Stdin,
+    pub(crate) tty: Option<TtySize>,
+}
+
+/// Returns what the backend is asked to run; secrets are names without values.
+pub(crate) fn invocation(
+    contract: &ContractBody,
+    execution: &PreparedExecution,
+    place: Place<'_>,
+    limits: Limits,
+) -> Invocation {
+    let command = match &execution.command {
+        PreparedCommand::Argv { cmd, args } => {
+            Command::Argv { program: cmd.clone(), args: args.clone() }
+        }
+        PreparedCommand::Shell { shell, script } => Command::Shell {
+            shell: match shell {
+                ShellName::Sh => Shell::Sh,
+                ShellName::Bash => Shell::Bash,
+            },
+            script: script.clone(),
+        },
+    };
+    Invocation {
+        command,
+        cwd: directory(place.workspace, &execution.cwd),
+        env: environment(contract, execution),
+        stdin: place.stdin.clone(),
+        tty: place.tty,
+        files: files(contract, place.workspace),
+        network: network(contract),
+        limits,
+    }
+}
+
+/// Has the backend make its plan, and binds what will be applied.
+pub(crate) fn make_plan(
+    journal: &mut Journal<'_>,
+    backend: &dyn Backend,
+    invocation: Invocation,
+    posture: &Posture,
+) -> Result<Plan, Halt> {
+    let limits = warrant_protocol::json::to_value(&invocation.limits);
+    let egress = match &invocation.network {
+        Network::Allow(rules) => serde_json::json!({ "allow": rules }),
+        Network::DangerEverything => serde_json::json!({ "allow": "everything" }),
+    };
+    let plan = backend.prepare(invocation)?;
+    let artifact = |name: &str| plan.artifact.get(name).cloned();
+    let inputs = PreimageInputs {
+        mounts: artifact("mounts").unwrap_or_else(|| serde_json::json!([])),
+        egress_policy: egress,
+        resource_limits: limits.map_err(|error| Halt::internal(error.to_string()))?,
+        sandbox_spec: plan.artifact.clone(),
+    };
+    let image = artifact("image_digest").and_then(|image| image.as_str().map(str::to_owned));
+    let image = image.unwrap_or_else(|| "none".to_owned());
+    let preimage = Preimage::of(posture.provider_version.clone(), image, inputs);
+    journal.record(&Event::PreimageBound { preimage })?;
+    Ok(plan)
+}
+
+/// Puts the released values where the plan has the names.
+pub(crate) fn fill_secrets(plan: &mut Plan, released: &[SecretValue]) {
+    for variable in &mut plan.invocation.env {
+        let EnvValue::Secret { name, value } = &mut variable.value else { continue };
+        if let Some(secret) = released.iter().find(|secret| secret.name == *name) {
+            value.clone_from(&secret.value);
+        }
+    }
+}
+
+fn directory(workspace: &Path, cwd: &str) -> PathBuf {
+    let below = cwd.split('/').filter(|segment| !segment.is_empty() && *segment != ".");
+    below.fold(workspace.to_owned(), |path, segment| path.join(segment))
+}
+
+fn environment(contract: &ContractBody, execution: &PreparedExecution) -> Vec<EnvVar> {
+    let mut env: BTreeMap<String, EnvValue> = BTreeMap::new();
+    env.insert("PATH".to_owned(), EnvValue::Plain(DEFAULT_PATH.to_owned()));
+    for claim in &contract.secrets {
+        let value = EnvValue::Secret { name: claim.name.clone(), value: String::new() };
+        env.insert(claim.name.to_string(), value);
+    }
+    for (name, value) in &execution.env {
+        let value = match value.strip_prefix(SECRET_PLACEHOLDER) {
+            None => EnvValue::Plain(value.clone()),
+            Some(secret) => match claimed(contract, secret) {
+                Some(name) => EnvValue::Secret { name, value: String::new() },
+                // A secret that the contract does not release is left out.
+                None => continue,
+            },
+        };
+        env.insert(name.clone(), value);
+    }
+    env.into_iter().map(|(name, value)| EnvVar { name, value }).collect()
+}
+
+fn claimed(contract: &ContractBody, secret: &str) -> Option<SecretName> {
+    let mut claims = contract.secrets.iter();
+    claims.find(|claim| claim.name.as_str() == secret).map(|claim| claim.name.clone())
+}
+
+fn files(contract: &ContractBody, workspace: &Path) -> Files {
+    let paths = |list: &[String]| list.iter().map(PathBuf::from).collect();
+    let (read_roots, write_roots) = match &contract.files {
+        Some(grants) => (paths(&grants.read), paths(&grants.write)),
+        None => (Vec::new(), Vec::new()),
+    };
+    Files {
+        workspace: workspace.to_owned(),
+        access: match contract.mode {
+            Some(WorkspaceMode::ReadOnly) => WorkspaceAccess::ReadOnly,
+            Some(WorkspaceMode::Direct) => WorkspaceAccess::Direct,
+            Some(WorkspaceMode::Overlay) | None => WorkspaceAccess::Overlay,
+        },
+        read_roots,
+        write_roots,
+        masks: contract.masks.clone().unwrap_or_default(),
+    }
+}
+
+fn network(contract: &ContractBody) -> Network {
+    if !contract.network.default_deny {
+        return Network::DangerEverything;
+    }
+    let hosts = contract.network.allow_hosts.iter().map(ToString::to_string);
+    let rules = contract.egress.iter().flatten().map(|rule| match rule.port {
+        Some(port) => format!("{}:{port}", rule.host),
+        None => rule.host.to_string(),
+    });
+    Network::Allow(hosts.chain(rules).collect())
+}

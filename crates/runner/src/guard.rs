@@ -1,0 +1,161 @@
+//! The guard: the backend is tried, and what it holds is compared with what the contract demands.
+//!
+//! Less is denied; there is no weaker fallback. A request can only add demands: each tier has a
+//! baseline that always counts, and every limit of the contract must hold.
+
+use std::collections::BTreeMap;
+
+use warrant_protocol::event::FailureClass;
+use warrant_protocol::{
+    ContractBody, Enforcement, Event, Evidence, Isolation, LimitKind, Limits, Outcome, Posture,
+};
+use warrant_sandbox::Backend;
+
+use crate::halt::Halt;
+use crate::journal::Journal;
+
+/// The versions of one provider that are known to be good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VersionPins {
+    /// The tier they speak of.
+    pub isolation: Isolation,
+    /// The versions, as the posture spells them.
+    pub versions: Vec<String>,
+}
+
+/// Our own request is no evidence.
+const WEAKEST_EVIDENCE: Evidence = Evidence::Reported;
+
+/// Returns the backend of the contract's tier: exactly one, or nothing runs.
+pub(crate) fn choose_backend<'a>(
+    backends: &[&'a dyn Backend],
+    isolation: Isolation,
+) -> Result<&'a dyn Backend, Halt> {
+    let mut fitting = backends.iter().filter(|backend| backend.isolation() == isolation);
+    match (fitting.next(), fitting.next()) {
+        (Some(backend), None) => Ok(*backend),
+        _ => Err(Halt::new(
+            Outcome::PostureRefused,
+            FailureClass::CapabilityMismatch,
+            format!("SANDBOX_PROVIDER_UNAVAILABLE: this runner has no {isolation} backend"),
+        )),
+    }
+}
+
+/// Probes the backend, records what it holds, and refuses if that is not enough.
+pub(crate) fn check_posture(
+    journal: &mut Journal<'_>,
+    backend: &dyn Backend,
+    demands: &Demands,
+    pins: &[VersionPins],
+) -> Result<Posture, Halt> {
+    let posture = backend.probe();
+    let checked = Event::PreflightChecked {
+        limits_enforced: demands.limits_held(&posture),
+        evidence_accepted: demands.evidence(&posture),
+        posture: posture.clone(),
+    };
+    journal.record(&checked)?;
+    let mut lacking = demands.lacking(&posture);
+    let pinned = pins.iter().find(|pins| pins.isolation == posture.isolation);
+    if pinned.is_some_and(|pins| !pins.versions.contains(&posture.provider_version)) {
+        lacking.push("provider.version".to_owned());
+    }
+    if posture.isolation != demands.isolation {
+        lacking.push("isolation".to_owned());
+    }
+    if lacking.is_empty() {
+        return Ok(posture);
+    }
+    let message = format!("the {} boundary lacks {}", posture.isolation, lacking.join(", "));
+    journal.record(&Event::PostureRefused { lacking })?;
+    Err(Halt::new(Outcome::PostureRefused, FailureClass::AttestationFailed, message))
+}
+
+/// What must hold for one contract.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Demands {
+    isolation: Isolation,
+    components: Vec<String>,
+    limits: Limits,
+}
+
+impl Demands {
+    /// Returns what a contract demands, with the limits its invocation will have.
+    pub(crate) fn of(contract: &ContractBody, limits: &Limits) -> Self {
+        let isolation = contract.isolation_or_default();
+        let mut components: Vec<String> =
+            baseline(isolation).iter().map(|name| (*name).to_owned()).collect();
+        let has_masks = contract.masks.as_ref().is_some_and(|masks| !masks.is_empty());
+        let masks = has_masks.then(|| "files.masks".to_owned());
+        let asked = contract.required_posture.iter().flatten().cloned();
+        let limited = LimitKind::ALL.into_iter().filter(|kind| limits.of(*kind).is_some());
+        let limited = limited.map(|kind| format!("limits.{}", kind.as_str()));
+        for name in asked.chain(masks).chain(limited) {
+            if !components.contains(&name) {
+                components.push(name);
+            }
+        }
+        Self { isolation, components, limits: limits.clone() }
+    }
+
+    /// Returns the demanded components that do not hold, or of which only our wish is known.
+    pub(crate) fn lacking(&self, posture: &Posture) -> Vec<String> {
+        let holds = |name: &&String| {
+            posture.components.get(*name).is_some_and(|component| {
+                component.enforcement == Enforcement::Enforced
+                    && component.evidence >= WEAKEST_EVIDENCE
+            })
+        };
+        self.components.iter().filter(|name| !holds(name)).cloned().collect()
+    }
+
+    fn evidence(&self, posture: &Posture) -> BTreeMap<String, Evidence> {
+        let known = |name: &String| {
+            let component = posture.components.get(name)?;
+            Some((name.clone(), component.evidence))
+        };
+        self.components.iter().filter_map(known).collect()
+    }
+
+    /// Returns those of the limits that the boundary really holds.
+    fn limits_held(&self, posture: &Posture) -> Limits {
+        let held = |kind: LimitKind| {
+            let name = format!("limits.{}", kind.as_str());
+            self.limits.of(kind).filter(|_| posture.enforces(&name))
+        };
+        Limits {
+            wall_ms: held(LimitKind::Wall),
+            cpu_ms: held(LimitKind::Cpu),
+            memory_bytes: held(LimitKind::Memory),
+            processes: held(LimitKind::Processes),
+            open_files: held(LimitKind::OpenFiles),
+            file_bytes: held(LimitKind::FileSize),
+            disk_bytes: held(LimitKind::Disk),
+            inodes: held(LimitKind::Inodes),
+            output_bytes: held(LimitKind::Output),
+        }
+    }
+}
+
+/// What a tier must always hold; a tier that holds less is not that tier.
+const fn baseline(isolation: Isolation) -> &'static [&'static str] {
+    match isolation {
+        Isolation::Namespace => &[
+            "files.read",
+            "files.write",
+            "network",
+            "processes.namespace",
+            "processes.kill",
+            "syscalls",
+            "privileges",
+            "environment",
+        ],
+        Isolation::Hermetic => &["files.read", "files.write", "network", "environment"],
+        Isolation::Process => &["environment"],
+        Isolation::Mock => &[],
+        Isolation::Opensandbox | Isolation::E2b | Isolation::Daytona | Isolation::VercelSandbox => {
+            &["files.read", "files.write", "network"]
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The runner: one governed run, from contract to receipt.
+//!
+//! [`governed_run`] takes a [`Lease`](warrant_protocol::port::Lease) and the [`Surroundings`] it
+//! runs in, and returns an [`Ended`] with a signed, countersigned and stored receipt for every
+//! end there is: completed, failed, limited, cancelled, denied, posture refused, gap denied or
+//! broken. The runner never decides policy; it talks to the plane only through
+//! [`Plane`](warrant_protocol::port::Plane), which the embedded plane implements.
+//!
+//! [`preview()`] says what a request would become here, without running anything.
+//! [`redact`] takes secret values out of everything before it is stored or shown.
+
+mod door;
+mod fit;
+mod gaps;
+mod guard;
+mod halt;
+mod journal;
+mod pack;
+pub mod preview;
+pub mod redact;
+pub mod run;
+mod sink;
+
+pub use guard::VersionPins;
+pub use preview::preview;
+pub use redact::{RedactStream, Redactor, RedactorError};
+pub use run::{Ended, Observer, RunError, RunnerIdentity, Surroundings, governed_run};

@@ -1,0 +1,196 @@
+//! The packing room: what the program changed becomes one diff, without executing anything of it,
+//! and without any secret.
+//!
+//! A diff that carries a binary file is compressed, so a secret inside could not be seen in it;
+//! such a diff is withheld when a changed file holds a secret.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, openat2};
+use warrant_protocol::event::{ArtifactKind, Direction, FailureClass};
+use warrant_protocol::port::{BlobRef, Lease};
+use warrant_protocol::{Digest, Event};
+use warrant_workspace::{
+    Change, ChangeKind, CollectOptions, Collected, Diff, TreeLimits, collect_overlay, quiet,
+};
+
+use crate::halt::Halt;
+use crate::journal::Journal;
+use crate::redact::Redactor;
+use crate::run::Surroundings;
+
+/// The size of every copying buffer.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// What git writes before a compressed file.
+const BINARY_MARK: &[u8] = b"GIT binary patch";
+
+/// Why the work could not be packed, for the receipt.
+pub(crate) type NotPacked = (FailureClass, String);
+
+/// Records what changed and keeps the diff. An error of packing is the run's failure, not ours.
+pub(crate) fn pack_changes(
+    surroundings: &Surroundings<'_>,
+    lease: &Lease,
+    journal: &mut Journal<'_>,
+    (upper, redactor): (&OwnedFd, &Redactor),
+) -> Result<Option<NotPacked>, Halt> {
+    match is_empty(upper.as_fd()) {
+        Ok(true) => return Ok(None),
+        Ok(false) => {}
+        Err(_) => return Ok(not_packed("the changes cannot be read")),
+    }
+    let Ok(scratch) = Scratch::create(&surroundings.scratch.join(lease.key.run.as_str())) else {
+        return Ok(not_packed("there is no room to collect the changes in"));
+    };
+    let collected = match collect(surroundings.workspace, upper, &scratch) {
+        Ok(collected) => collected,
+        Err(message) => return Ok(Some((FailureClass::CaptureFailed, message))),
+    };
+    for change in &collected.changes {
+        let path = String::from_utf8_lossy(change.path.as_bytes()).into_owned();
+        let path = redactor.redact_text(&path);
+        journal.record(&Event::FileChanged { path, content_hash: change.digest })?;
+    }
+    let Some(diff) = &collected.diff else { return Ok(None) };
+    match hides_secret(diff, &collected.changes, (upper, redactor)) {
+        Ok(false) => {}
+        Ok(true) => {
+            return Ok(not_packed("the diff is withheld: a binary file in it may hold a secret"));
+        }
+        Err(_) => return Ok(not_packed("the changes cannot be read again")),
+    }
+    let stored = keep_redacted(surroundings, lease, (diff, redactor))?;
+    record_artifact(journal, ArtifactKind::Diff, stored.digest, "code-diff")?;
+    Ok(None)
+}
+
+/// Records that something was kept and left the run.
+pub(crate) fn record_artifact(
+    journal: &mut Journal<'_>,
+    kind: ArtifactKind,
+    hash: Digest,
+    data_class: &str,
+) -> Result<(), Halt> {
+    journal.record(&Event::ArtifactCreated { kind, hash })?;
+    let crossed = Event::BoundaryCrossed {
+        direction: Direction::Out,
+        content_hash: hash,
+        data_class: data_class.to_owned(),
+    };
+    Ok(journal.record(&crossed)?)
+}
+
+fn not_packed(message: &str) -> Option<NotPacked> {
+    Some((FailureClass::CaptureFailed, message.to_owned()))
+}
+
+fn is_empty(directory: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut entries = Dir::read_from(directory)?;
+    for entry in &mut entries {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn collect(workspace: &Path, upper: &OwnedFd, scratch: &Scratch) -> Result<Collected, String> {
+    let lower = File::open(workspace).map_err(|_| "the workspace is gone".to_owned())?;
+    let options =
+        CollectOptions { scratch: &scratch.path, limits: TreeLimits::generous(), progress: &quiet };
+    collect_overlay(lower.as_fd(), upper.as_fd(), &options)
+        .map_err(|error| format!("the changes could not be collected: {error}"))
+}
+
+/// Whether a compressed part of the diff may carry a secret.
+fn hides_secret(
+    diff: &Diff,
+    changes: &[Change],
+    (upper, redactor): (&OwnedFd, &Redactor),
+) -> io::Result<bool> {
+    if redactor.is_empty() || !contains(&mut diff.reader()?, BINARY_MARK)? {
+        return Ok(false);
+    }
+    for change in changes.iter().filter(|change| change.kind != ChangeKind::Deleted) {
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let opened = openat2(upper, change.path.as_path(), flags, Mode::empty(), how);
+        // What is not in the upper layer as a file (a link, a renamed one) is in the diff as text.
+        let Ok(file) = opened else { continue };
+        let file = File::from(file);
+        if file.metadata()?.is_file() && redactor.finds_in(file)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a stream contains `mark` at the start of a line.
+fn contains(reader: &mut dyn Read, mark: &[u8]) -> io::Result<bool> {
+    let mut tail: Vec<u8> = Vec::new();
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let read = reader.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(false);
+        }
+        tail.extend_from_slice(buffer.get(..read).unwrap_or_default());
+        if tail.windows(mark.len()).any(|window| window == mark) {
+            return Ok(true);
+        }
+        let keep = tail.len().min(mark.len() - 1);
+        tail.drain(..tail.len() - keep);
+    }
+}
+
+fn keep_redacted(
+    surroundings: &Surroundings<'_>,
+    lease: &Lease,
+    (diff, redactor): (&Diff, &Redactor),
+) -> Result<BlobRef, Halt> {
+    let mut blob = surroundings.plane.new_blob(&lease.key)?;
+    let mut copy = || -> io::Result<()> {
+        let mut reader = diff.reader()?;
+        let mut stream = redactor.stream();
+        let mut buffer = vec![0; BUFFER_BYTES];
+        let mut out = Vec::with_capacity(BUFFER_BYTES);
+        loop {
+            let read = reader.read(&mut buffer)?;
+            if read == 0 {
+                break;
+            }
+            stream.push(buffer.get(..read).unwrap_or_default(), &mut out);
+            blob.write_all(&out)?;
+            out.clear();
+        }
+        stream.finish(&mut out);
+        blob.write_all(&out)
+    };
+    let kept = copy();
+    let kept = kept.and_then(|()| blob.finish());
+    kept.map_err(|_| Halt::internal("the diff could not be kept"))
+}
+
+/// A directory of ours that is gone when the packing is done.
+struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn create(path: &Path) -> io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+        Ok(Self { path: path.to_owned() })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What stays is removed when the plane seals or the home is opened again.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}

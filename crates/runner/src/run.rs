@@ -1,0 +1,320 @@
+//! One governed run: steps five to ten of the walk, one function whose lines are the rooms.
+//!
+//! Start at [`governed_run`]. Any error of any room becomes a sealed receipt in one place,
+//! [`seal`]; only a fenced lease writes nothing more.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use thiserror::Error;
+use warrant_protocol::chain::InvalidEvent;
+use warrant_protocol::event::{ArtifactKind, FailureClass};
+use warrant_protocol::execution::PreparedExecution;
+use warrant_protocol::fold::FoldError;
+use warrant_protocol::port::{Lease, Plane, PlaneError};
+use warrant_protocol::signed::InvalidSigned;
+use warrant_protocol::{
+    Event, LimitKind, Outcome, PoolName, PublicKey, Receipt, RunId, RunnerId, Sealer, Signed,
+    Signer, SigningKey, Timestamp, Usage, fold,
+};
+use warrant_sandbox::{Backend, Cancel, Plan, RunReport, Stdin, Stream, TtySize};
+
+use crate::door::verify_contract;
+use crate::fit;
+use crate::gaps::close_gaps;
+use crate::guard::{self, Demands, VersionPins};
+use crate::halt::Halt;
+use crate::journal::Journal;
+use crate::pack;
+use crate::redact::Redactor;
+use crate::sink::{RunSink, Taken};
+
+/// Who this runner is.
+#[derive(Debug, Clone)]
+pub struct RunnerIdentity {
+    /// Its id.
+    pub id: RunnerId,
+    /// Its key.
+    pub key: SigningKey,
+    /// Its pool.
+    pub pool: PoolName,
+}
+
+/// Everything of this machine that one run uses. Nothing in it decides policy.
+#[derive(Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// The plane.
+    pub plane: &'a dyn Plane,
+    /// The plane's key, pinned at enrollment.
+    pub plane_key: &'a PublicKey,
+    /// Who runs.
+    pub identity: &'a RunnerIdentity,
+    /// The backends this machine has, at most one for each tier.
+    pub backends: &'a [&'a dyn Backend],
+    /// Versions of providers that are known to be good; a tier without an entry is not pinned.
+    pub pins: &'a [VersionPins],
+    /// The workspace as it lies on this machine.
+    pub workspace: &'a Path,
+    /// A directory of ours for scratch files, which no session ever sees.
+    pub scratch: &'a Path,
+    /// The environment that `env.inherit` of a contract may take from.
+    pub environment: &'a BTreeMap<String, String>,
+    /// What the program reads.
+    pub stdin: &'a Stdin,
+    /// The size of its terminal, if it gets one.
+    pub tty: Option<TtySize>,
+    /// Tells the run to stop.
+    pub cancel: &'a Cancel,
+    /// Sees what happens while it happens.
+    pub observer: &'a dyn Observer,
+    /// The clock.
+    pub clock: &'a (dyn Fn() -> Timestamp + Sync),
+}
+
+/// Sees what happens while it happens. What it sees is redacted.
+pub trait Observer: Send + Sync {
+    /// Takes output of the program.
+    ///
+    /// # Errors
+    /// An error means nobody reads any more; the run is cancelled.
+    fn output(&self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
+}
+
+/// How a run ended; its receipt is signed, countersigned and stored.
+#[derive(Debug)]
+pub struct Ended {
+    /// The run.
+    pub run: RunId,
+    /// How the program ended, or why it never started.
+    pub outcome: Outcome,
+    /// Why it did not end well, for people; empty when it did.
+    pub message: String,
+    /// What it used.
+    pub usage: Usage,
+    /// The receipt.
+    pub receipt: Receipt,
+    /// The overlay's upper directory, when the workspace was an overlay.
+    pub upper: Option<OwnedFd>,
+}
+
+/// Why a run has no receipt of this runner. The plane seals it when the lease is over.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// Another lease holds the run, or it ended already.
+    #[error("the lease of {0} is over")]
+    Fenced(RunId),
+    /// The plane did not take the receipt.
+    #[error("the receipt was not taken")]
+    Plane(#[source] PlaneError),
+    /// The end could not be recorded.
+    #[error("the end cannot be recorded")]
+    Event(#[from] InvalidEvent),
+    /// The chain folds to no receipt.
+    #[error("the receipt cannot be folded")]
+    Fold(#[from] FoldError),
+    /// The receipt could not be signed.
+    #[error("the receipt cannot be signed")]
+    Sign(#[from] InvalidSigned),
+}
+
+/// What the walk leaves for the seal.
+struct Walked {
+    outcome: Outcome,
+    usage: Usage,
+    upper: Option<OwnedFd>,
+    /// Why the run is not a success, in a word and for people.
+    failure: Option<(FailureClass, String)>,
+}
+
+/// Runs one leased contract to its receipt.
+///
+/// # Errors
+/// [`RunError`] when no receipt could be left; everything else is an [`Ended`].
+pub fn governed_run(surroundings: &Surroundings<'_>, lease: Lease) -> Result<Ended, RunError> {
+    let mut journal = Journal::new(lease.chain.clone(), surroundings.clock);
+    let mut redactor = Redactor::none();
+    let walked = walk(surroundings, &lease, &mut journal, &mut redactor);
+    seal(surroundings, &lease, journal, (walked, redactor))
+}
+
+/// The rooms, in their order. Whoever returns early leaves the later rooms unentered.
+fn walk(
+    surroundings: &Surroundings<'_>,
+    lease: &Lease,
+    journal: &mut Journal<'_>,
+    redactor: &mut Redactor,
+) -> Result<Walked, Halt> {
+    let contract = lease.contract.body();
+    verify_contract(lease, surroundings.identity, surroundings.plane_key, journal.now())?;
+    let execution = fit::prepare_execution(contract, surroundings.environment)?;
+    let limits = fit::limits_of(contract, &execution);
+    let demands = Demands::of(contract, &limits);
+    let backend = guard::choose_backend(surroundings.backends, contract.isolation_or_default())?;
+    let posture = guard::check_posture(journal, backend, &demands, surroundings.pins)?;
+    let place = fit::Place {
+        workspace: surroundings.workspace,
+        stdin: surroundings.stdin,
+        tty: surroundings.tty,
+    };
+    let invocation = fit::invocation(contract, &execution, place, limits);
+    let invocation = close_gaps(journal, contract, invocation)?;
+    let mut plan = fit::make_plan(journal, backend, invocation, &posture)?;
+    *redactor = start(surroundings, lease, journal, &mut plan)?;
+    let (report, taken) = work(surroundings, lease, backend, (&plan, redactor))?;
+    record_work(journal, &execution, &report, &taken)?;
+    let not_packed = match &report.upper {
+        Some(upper) => pack::pack_changes(surroundings, lease, journal, (upper, redactor))?,
+        None => None,
+    };
+    if let Some(log) = taken.log {
+        pack::record_artifact(journal, ArtifactKind::Log, log.digest, "session-log")?;
+    }
+    check_held(journal, &demands, &report)?;
+    let failure = failure_of(&report.outcome).or(not_packed);
+    Ok(Walked { outcome: report.outcome, usage: report.usage, upper: report.upper, failure })
+}
+
+/// Has the plane record the start; only then are secrets here.
+fn start(
+    surroundings: &Surroundings<'_>,
+    lease: &Lease,
+    journal: &mut Journal<'_>,
+    plan: &mut Plan,
+) -> Result<Redactor, Halt> {
+    if surroundings.cancel.is_cancelled() {
+        return Err(Halt::new(Outcome::Cancelled, FailureClass::SessionFailed, "cancelled"));
+    }
+    let started = surroundings.plane.start(&lease.key, journal.untold())?;
+    journal.take_over(started.events)?;
+    let redactor =
+        Redactor::new(&started.secrets).map_err(|error| Halt::internal(error.to_string()))?;
+    fit::fill_secrets(plan, &started.secrets);
+    Ok(redactor)
+}
+
+/// Runs the program.
+fn work(
+    surroundings: &Surroundings<'_>,
+    lease: &Lease,
+    backend: &dyn Backend,
+    (plan, redactor): (&Plan, &Redactor),
+) -> Result<(RunReport, Taken), Halt> {
+    let log = surroundings.plane.new_blob(&lease.key)?;
+    let sink = RunSink::new(surroundings.observer, redactor.clone(), log);
+    let report = backend.run(plan, &sink, surroundings.cancel)?;
+    let taken = sink
+        .finish(report.stdout, report.stderr)
+        .map_err(|_| Halt::internal("the output could not be kept"))?;
+    Ok((report, taken))
+}
+
+/// Records what the program did and said.
+fn record_work(
+    journal: &mut Journal<'_>,
+    execution: &PreparedExecution,
+    report: &RunReport,
+    taken: &Taken,
+) -> Result<(), Halt> {
+    for event in &taken.network {
+        journal.record(event)?;
+    }
+    let exit_code = report.outcome.wire_exit_code().map_or(1, i64::from);
+    journal.record(&Event::CommandExecuted { argv_hash: execution.hash(), exit_code })?;
+    journal.record(&Event::OutputRecorded { stdout: taken.stdout, stderr: taken.stderr })?;
+    Ok(())
+}
+
+/// What was enforced while the program ran is what counts; a boundary that gave way is a failure.
+fn check_held(
+    journal: &mut Journal<'_>,
+    demands: &Demands,
+    report: &RunReport,
+) -> Result<(), Halt> {
+    let lacking = demands.lacking(&report.posture);
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let message = format!("the boundary did not hold {}", lacking.join(", "));
+    journal.record(&Event::PostureRefused { lacking })?;
+    Err(Halt::internal(message))
+}
+
+/// The single place where any end becomes a signed and stored receipt.
+fn seal(
+    surroundings: &Surroundings<'_>,
+    lease: &Lease,
+    mut journal: Journal<'_>,
+    (walked, redactor): (Result<Walked, Halt>, Redactor),
+) -> Result<Ended, RunError> {
+    let walked = match walked {
+        Ok(walked) => walked,
+        Err(Halt::Fenced(run)) => return Err(RunError::Fenced(run)),
+        Err(Halt::Sealed { outcome, failure, message }) => {
+            let failure = Some((failure, message));
+            Walked { outcome, usage: Usage::default(), upper: None, failure }
+        }
+    };
+    let exit_code = match walked.outcome {
+        Outcome::Exited { code } => Some(code),
+        _ => None,
+    };
+    let recorded = Event::OutcomeRecorded {
+        outcome: walked.outcome.clone(),
+        exit_code,
+        usage: walked.usage.clone(),
+    };
+    journal.record(&recorded)?;
+    let Walked { outcome, usage, upper, failure } = walked;
+    let message = failure.as_ref().map_or_else(String::new, |(_, text)| redactor.redact_text(text));
+    let last = match failure {
+        None => Event::RunCompleted {},
+        Some(_) if outcome == Outcome::Cancelled => {
+            // On one machine only the requester holds the run's cancellation.
+            Event::RunCancelled { actor: lease.contract.body().requested_by.clone() }
+        }
+        Some((failure, _)) => Event::RunFailed { failure, message: message.clone() },
+    };
+    journal.record(&last)?;
+    let identity = surroundings.identity;
+    let sealer = Sealer::Runner {
+        runner_id: identity.id.clone(),
+        key_id: identity.key.public().id().clone(),
+    };
+    let body = fold(&lease.contract, journal.chain(), &sealer)?;
+    let receipt = Signed::seal(&body, Signer::Runner, &identity.key)?;
+    let receipt =
+        surroundings.plane.complete(&lease.key, journal.untold(), &receipt).map_err(|error| {
+            match error {
+                PlaneError::Fenced(run) => RunError::Fenced(run),
+                other => RunError::Plane(other),
+            }
+        })?;
+    Ok(Ended { run: lease.key.run.clone(), outcome, message, usage, receipt, upper })
+}
+
+/// Returns why an outcome is not a success, in a word and for people.
+fn failure_of(outcome: &Outcome) -> Option<(FailureClass, String)> {
+    let session = |message: String| Some((FailureClass::SessionFailed, message));
+    match outcome {
+        Outcome::Exited { code: 0 } => None,
+        Outcome::Exited { code } => session(format!("the program exited with code {code}")),
+        Outcome::Signaled { signal } => session(format!("signal {signal} ended the program")),
+        Outcome::Limited { limit: LimitKind::Wall } => {
+            Some((FailureClass::BudgetExceeded, "the program ran out of time".to_owned()))
+        }
+        Outcome::Limited { limit } => Some((
+            FailureClass::BudgetExceeded,
+            format!("the program hit its limit of {}", limit.as_str()),
+        )),
+        Outcome::Cancelled => session("cancelled".to_owned()),
+        Outcome::Unobserved => session("the end of the program was not observed".to_owned()),
+        Outcome::Denied
+        | Outcome::ApprovalExpired
+        | Outcome::PostureRefused
+        | Outcome::GapDenied
+        | Outcome::Lost
+        | Outcome::Failed => session("the program did not run to its end".to_owned()),
+    }
+}

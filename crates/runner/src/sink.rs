@@ -1,0 +1,204 @@
+//! Takes what a running program says and does: redacts it, shows it live, keeps it, counts it.
+//!
+//! Nothing here grows with the output: the log streams into a blob, and destinations are counted
+//! per host, port and decision, with a bound on how many are told apart.
+
+use std::io::{self, Write as _};
+use std::sync::{Mutex, PoisonError};
+
+use sha2::Digest as _;
+use warrant_protocol::event::{NetworkVerdict, StreamSummary};
+use warrant_protocol::port::{BlobRef, BlobWrite};
+use warrant_protocol::{Digest, Event};
+use warrant_sandbox::{NetworkDecision, Sink, Stream, StreamDigest};
+
+use crate::redact::{RedactStream, Redactor};
+use crate::run::Observer;
+
+/// More destinations than this are counted under one name.
+const MOST_DESTINATIONS: usize = 1024;
+const OTHER_DESTINATIONS: &str = "[others]";
+
+/// The sink of one run.
+pub(crate) struct RunSink<'a> {
+    observer: &'a dyn Observer,
+    redactor: Redactor,
+    state: Mutex<State>,
+}
+
+struct State {
+    stdout: Channel,
+    stderr: Channel,
+    log: Option<Box<dyn BlobWrite>>,
+    log_bytes: u64,
+    destinations: Vec<Destination>,
+}
+
+struct Channel {
+    redact: RedactStream,
+    hasher: sha2::Sha256,
+    bytes: u64,
+}
+
+struct Destination {
+    host: String,
+    port: u16,
+    allowed: bool,
+    why: String,
+    count: u64,
+    bytes_out: u64,
+    bytes_in: u64,
+}
+
+/// What was taken, when the program is over.
+pub(crate) struct Taken {
+    /// What of stdout was kept, redacted.
+    pub(crate) stdout: StreamSummary,
+    /// What of stderr was kept, redacted.
+    pub(crate) stderr: StreamSummary,
+    /// The log, unless the program said nothing.
+    pub(crate) log: Option<BlobRef>,
+    /// What was reached or refused, as events.
+    pub(crate) network: Vec<Event>,
+}
+
+impl<'a> RunSink<'a> {
+    pub(crate) fn new(
+        observer: &'a dyn Observer,
+        redactor: Redactor,
+        log: Box<dyn BlobWrite>,
+    ) -> Self {
+        let channel =
+            || Channel { redact: redactor.stream(), hasher: sha2::Sha256::new(), bytes: 0 };
+        let state = State {
+            stdout: channel(),
+            stderr: channel(),
+            log: Some(log),
+            log_bytes: 0,
+            destinations: Vec::new(),
+        };
+        Self { observer, redactor, state: Mutex::new(state) }
+    }
+
+    /// Lets out what was held back and returns what was taken.
+    pub(crate) fn finish(self, stdout: StreamDigest, stderr: StreamDigest) -> io::Result<Taken> {
+        let Self { observer, state, .. } = self;
+        let mut state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let mut rest = Vec::new();
+            state.channel(stream).redact.finish(&mut rest);
+            state.keep(stream, &rest)?;
+            if !rest.is_empty() {
+                // Nobody reads any more; the record is complete all the same.
+                let _ = observer.output(stream, &rest);
+            }
+        }
+        let log = match state.log.take() {
+            Some(log) if state.log_bytes > 0 => Some(log.finish()?),
+            _ => None,
+        };
+        let network = state.destinations.into_iter().map(Destination::into_event).collect();
+        Ok(Taken {
+            stdout: state.stdout.summary(stdout.truncated),
+            stderr: state.stderr.summary(stderr.truncated),
+            log,
+            network,
+        })
+    }
+}
+
+impl Sink for RunSink<'_> {
+    fn output(&self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown = Vec::with_capacity(bytes.len());
+        state.channel(stream).redact.push(bytes, &mut shown);
+        state.keep(stream, &shown)?;
+        if shown.is_empty() { Ok(()) } else { self.observer.output(stream, &shown) }
+    }
+
+    fn network(&self, decision: NetworkDecision) {
+        let host = self.redactor.redact_host(&decision.host);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.count(host, &decision);
+    }
+}
+
+impl State {
+    fn channel(&mut self, stream: Stream) -> &mut Channel {
+        match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        }
+    }
+
+    fn keep(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        let channel = self.channel(stream);
+        channel.hasher.update(bytes);
+        channel.bytes += bytes.len() as u64;
+        self.log_bytes += bytes.len() as u64;
+        match &mut self.log {
+            Some(log) => log.write_all(bytes),
+            None => Ok(()),
+        }
+    }
+
+    fn count(&mut self, host: String, decision: &NetworkDecision) {
+        let mut new = Destination {
+            host,
+            port: decision.port,
+            allowed: decision.allowed,
+            why: decision.why.clone(),
+            count: 0,
+            bytes_out: 0,
+            bytes_in: 0,
+        };
+        let mut at = self.place_of(&new);
+        if at.is_none() && self.destinations.len() >= MOST_DESTINATIONS {
+            new = Destination {
+                host: OTHER_DESTINATIONS.to_owned(),
+                port: 0,
+                why: String::new(),
+                ..new
+            };
+            at = self.place_of(&new);
+        }
+        let known = match at.and_then(|at| self.destinations.get_mut(at)) {
+            Some(known) => known,
+            None => self.destinations.push_mut(new),
+        };
+        known.count = known.count.saturating_add(decision.count);
+        known.bytes_out = known.bytes_out.saturating_add(decision.bytes_out);
+        known.bytes_in = known.bytes_in.saturating_add(decision.bytes_in);
+    }
+
+    fn place_of(&self, wanted: &Destination) -> Option<usize> {
+        self.destinations.iter().position(|known| {
+            known.host == wanted.host
+                && known.port == wanted.port
+                && known.allowed == wanted.allowed
+                && known.why == wanted.why
+        })
+    }
+}
+
+impl Channel {
+    fn summary(&self, truncated: bool) -> StreamSummary {
+        let digest = Digest::from_bytes(self.hasher.clone().finalize().into());
+        StreamSummary { digest, bytes: self.bytes, truncated }
+    }
+}
+
+impl Destination {
+    fn into_event(self) -> Event {
+        let is_known = self.host != OTHER_DESTINATIONS;
+        Event::NetworkConnected {
+            host: self.host,
+            decision: if self.allowed { NetworkVerdict::Allowed } else { NetworkVerdict::Blocked },
+            port: is_known.then_some(self.port),
+            why: is_known.then_some(self.why),
+            count: Some(self.count),
+            bytes_out: Some(self.bytes_out),
+            bytes_in: Some(self.bytes_in),
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Tests of the runner from outside, with the real plane, the real store and real processes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod crash;
+mod leaks;
+mod redact;
+mod support;
+mod walk;
