@@ -75,6 +75,26 @@ fn main() {
     measure("read and verify a bundle of 11 events", Duration::from_micros(250), || {
         assert!(verify_slice(black_box(text.as_bytes()), trusted).is_ok());
     });
+    let (key, message) = (runner_key(), [b'a'; 64]);
+    let signature = key.sign(&message);
+    measure("check one signature (three in a bundle)", Duration::from_micros(60), || {
+        assert!(key.public().verify(black_box(&message), &signature).is_ok());
+    });
+    measure("read the JSON of a bundle", Duration::from_micros(60), || {
+        black_box(warrant_protocol::json::parse(black_box(text.as_bytes())).unwrap());
+    });
+    measure("read a contract from JSON", Duration::from_micros(60), || {
+        let value = black_box(value["contract"].clone());
+        black_box(warrant_protocol::Contract::from_value(value).unwrap());
+    });
+    measure("read the receipt from JSON", Duration::from_micros(60), || {
+        black_box(Receipt::from_value(black_box(value["receipt"].clone())).unwrap());
+    });
+    measure("read the events from JSON", Duration::from_micros(60), || {
+        for event in value["events"].as_array().unwrap() {
+            black_box(warrant_protocol::ChainedEvent::from_value(event.clone()).unwrap());
+        }
+    });
     let bundle = Bundle::from_value(value.clone()).unwrap();
     measure("verify a bundle of 11 events (with a copy)", Duration::from_micros(250), || {
         assert!(verify(black_box(bundle.clone()), trusted).is_ok());

@@ -51,15 +51,20 @@ pub(crate) fn write_value(value: &Value, text: &mut String) {
 }
 
 fn write_object(object: &Map<String, Value>, left_out: Option<&str>, text: &mut String) {
-    let mut members: Vec<_> =
-        object.iter().filter(|(name, _)| Some(name.as_str()) != left_out).collect();
-    if members.iter().all(|(name, _)| name.is_ascii()) {
-        members.sort_unstable_by_key(|(name, _)| name.as_str());
-    } else {
-        members.sort_unstable_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
+    let members = object.iter().filter(|(name, _)| Some(name.as_str()) != left_out);
+    // ASCII names that already stand in byte order stand in UTF-16 order too.
+    let is_ordered = object.keys().all(|name| name.is_ascii()) && object.keys().is_sorted();
+    if is_ordered {
+        return write_members(members, text);
     }
+    let mut members: Vec<_> = members.collect();
+    members.sort_unstable_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
+    write_members(members.into_iter(), text);
+}
+
+fn write_members<'a>(members: impl Iterator<Item = (&'a String, &'a Value)>, text: &mut String) {
     text.push('{');
-    for (index, (name, member)) in members.into_iter().enumerate() {
+    for (index, (name, member)) in members.enumerate() {
         if index > 0 {
             text.push(',');
         }
@@ -76,10 +81,12 @@ fn write_number(number: &Number, text: &mut String) {
 }
 
 pub(crate) fn write_string(string: &str, text: &mut String) {
+    let is_special = |byte: u8| byte < 0x20 || byte == b'"' || byte == b'\\';
     text.push('"');
     let mut rest = string;
-    while let Some(at) = rest.bytes().position(|byte| byte < 0x20 || byte == b'"' || byte == b'\\')
-    {
+    // Without an early exit the compiler looks at many bytes at once; most texts are plain.
+    let is_plain = !string.bytes().fold(false, |found, byte| found | is_special(byte));
+    while let Some(at) = if is_plain { None } else { rest.bytes().position(is_special) } {
         let (plain, tail) = rest.split_at(at);
         text.push_str(plain);
         let mut chars = tail.chars();

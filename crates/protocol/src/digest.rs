@@ -43,12 +43,12 @@ impl Digest {
     #[must_use]
     pub fn to_hex(&self) -> String {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        self.0
-            .iter()
-            .flat_map(|byte| [byte >> 4, byte & 15])
-            .filter_map(|nibble| DIGITS.get(usize::from(nibble)))
-            .map(|digit| char::from(*digit))
-            .collect()
+        let digit = |nibble: u8| DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0');
+        let mut hex = Vec::with_capacity(64);
+        for byte in self.0 {
+            hex.extend_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+        }
+        String::from_utf8(hex).unwrap_or_default()
     }
 }
 

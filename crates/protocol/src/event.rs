@@ -395,7 +395,7 @@ pub enum Event {
         stderr: StreamSummary,
     },
     /// How the program ended and what it used (ours). Its presence makes the receipt carry all
-    /// members of ours, see [`crate::fold`].
+    /// members of ours, see [`crate::fold()`].
     #[serde(rename = "outcome.recorded")]
     OutcomeRecorded {
         /// How it ended, or why it never started.

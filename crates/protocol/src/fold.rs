@@ -15,7 +15,7 @@ use crate::receipt::{
     ReceiptLimits, ReceiptRunner, ReceiptStatus, ReleasedSecret, SealedBy, WorkspaceIn,
     WorkspaceOut,
 };
-use crate::{Isolation, KeyId, RunnerId};
+use crate::{Digest, Isolation, KeyId, RunnerId};
 
 /// Who seals the receipt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,15 @@ pub enum FoldError {
 /// # Errors
 /// [`FoldError`] when the chain is empty, has not ended, or belongs to another contract.
 pub fn fold(contract: &Contract, chain: &Chain, sealer: &Sealer) -> Result<ReceiptBody, FoldError> {
+    fold_with(contract, contract.manifest_hash(), (chain, sealer))
+}
+
+/// Folds with the digest of the contract's manifest already at hand.
+pub(crate) fn fold_with(
+    contract: &Contract,
+    manifest_hash: Digest,
+    (chain, sealer): (&Chain, &Sealer),
+) -> Result<ReceiptBody, FoldError> {
     if chain.contract_hash() != contract.hash() {
         return Err(FoldError::OtherContract);
     }
@@ -71,7 +80,7 @@ pub fn fold(contract: &Contract, chain: &Chain, sealer: &Sealer) -> Result<Recei
         event_count: chain.len(),
         workspace_in: WorkspaceIn {
             base_ref: contract.body().workspace.base_ref.clone(),
-            manifest_hash: contract.manifest_hash(),
+            manifest_hash,
         },
         workspace_out: WorkspaceOut { diff_hash: None, artifact_hashes: Vec::new() },
         secrets_released: Vec::new(),

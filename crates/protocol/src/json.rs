@@ -8,6 +8,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::map::Entry;
 use serde_json::{Map, Number, Value};
 use thiserror::Error;
 
@@ -208,11 +209,13 @@ impl<'de> Visitor<'de> for Strict {
         let mut object = Map::new();
         while let Some(name) = members.next_key::<String>()? {
             // SECURITY: with two members of one name the signer and the reader may each see another.
-            if object.contains_key(&name) {
-                return Err(A::Error::custom(format_args!("duplicate member \"{name}\"")));
+            match object.entry(name) {
+                Entry::Vacant(slot) => drop(slot.insert(members.next_value_seed(Self)?)),
+                Entry::Occupied(slot) => {
+                    let name = slot.key();
+                    return Err(A::Error::custom(format_args!("duplicate member \"{name}\"")));
+                }
             }
-            let member = members.next_value_seed(Self)?;
-            object.insert(name, member);
         }
         Ok(Value::Object(object))
     }

@@ -109,6 +109,19 @@ impl TrustedKeys {
         self.keys.iter().filter(move |(kind, _)| *kind == role).map(|(_, key)| key)
     }
 
+    /// Returns the key of a PEM text, without parsing it again where it is a trusted one's.
+    ///
+    /// Says nothing about trust: see [`TrustedKeys::trusts`].
+    ///
+    /// # Errors
+    /// [`InvalidKey`] when the text is not exactly one Ed25519 public key.
+    pub(crate) fn parse_pem(&self, pem: &str) -> Result<PublicKey, InvalidKey> {
+        match self.keys.iter().find(|(_, key)| key.pem == pem) {
+            Some((_, key)) => Ok(key.clone()),
+            None => PublicKey::from_pem(pem),
+        }
+    }
+
     /// Returns whether nobody is trusted.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

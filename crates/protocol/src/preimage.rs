@@ -63,16 +63,15 @@ impl Preimage {
     /// Returns the names of the fields that do not recompute from the inputs.
     #[must_use]
     pub fn mismatches(&self) -> Vec<&'static str> {
-        let again =
-            Self::of(self.provider_version.clone(), self.image_digest.clone(), self.inputs.clone());
+        let inputs = &self.inputs;
         [
-            ("sandboxSpecHash", self.sandbox_spec_hash == again.sandbox_spec_hash),
-            ("mountsHash", self.mounts_hash == again.mounts_hash),
-            ("egressPolicyHash", self.egress_policy_hash == again.egress_policy_hash),
-            ("resourceLimitsHash", self.resource_limits_hash == again.resource_limits_hash),
+            ("sandboxSpecHash", self.sandbox_spec_hash, &inputs.sandbox_spec),
+            ("mountsHash", self.mounts_hash, &inputs.mounts),
+            ("egressPolicyHash", self.egress_policy_hash, &inputs.egress_policy),
+            ("resourceLimitsHash", self.resource_limits_hash, &inputs.resource_limits),
         ]
         .into_iter()
-        .filter_map(|(name, is_equal)| (!is_equal).then_some(name))
+        .filter_map(|(name, hash, input)| (hash != hash_canonical(input)).then_some(name))
         .collect()
     }
 

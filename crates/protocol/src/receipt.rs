@@ -1,6 +1,6 @@
 //! The receipt: what happened, signed by the runner and countersigned by the plane.
 //!
-//! Nobody writes a receipt by hand: [`crate::fold`] makes its body from the chain.
+//! Nobody writes a receipt by hand: [`crate::fold()`] makes its body from the chain.
 
 use std::collections::BTreeMap;
 

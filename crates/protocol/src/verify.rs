@@ -73,7 +73,7 @@ impl VerifiedBundle {
 /// # Errors
 /// Every [`Problem`] at once; a bundle that cannot be read has exactly one.
 pub fn verify(bundle: Bundle, trusted: &TrustedKeys) -> Result<VerifiedBundle, Vec<Problem>> {
-    let parts = Parts::read(bundle.into_raw())
+    let parts = Parts::read(bundle.into_raw(), trusted)
         .map_err(|Malformed(detail)| vec![Problem::Malformed { detail }])?;
     let mut problems = Vec::new();
     check_contract(&parts, &mut problems);
@@ -103,6 +103,7 @@ pub fn verify_runner_receipt(
     let parts = Parts {
         version: None,
         contract: contract.clone(),
+        manifest_hash: contract.manifest_hash(),
         receipt: receipt.clone(),
         links: Links::Whole(chain.clone()),
         plane: runner.clone(),
@@ -118,6 +119,7 @@ pub fn verify_runner_receipt(
 pub(crate) struct Parts {
     version: Option<String>,
     contract: Contract,
+    manifest_hash: Digest,
     receipt: Receipt,
     links: Links,
     plane: PublicKey,
@@ -156,7 +158,7 @@ impl Parts {
         }
     }
 
-    fn read(mut raw: Map<String, Value>) -> Result<Self, Malformed> {
+    fn read(mut raw: Map<String, Value>, trusted: &TrustedKeys) -> Result<Self, Malformed> {
         let mut take = |name: &str| {
             raw.remove(name).ok_or_else(|| Malformed(format!("missing field `{name}`")))
         };
@@ -172,12 +174,13 @@ impl Parts {
         let key = |name: &str| {
             let pem = keys.get(name).and_then(Value::as_str);
             let pem = pem.ok_or_else(|| Malformed(format!("keys: missing field `{name}`")))?;
-            PublicKey::from_pem(pem).map_err(|error| Malformed(format!("keys.{name}: {error}")))
+            trusted.parse_pem(pem).map_err(|error| Malformed(format!("keys.{name}: {error}")))
         };
         let version = raw.get("version").and_then(Value::as_str).map(str::to_owned);
         let (plane, runner) = (key("planePublicKeyPem")?, key("runnerPublicKeyPem")?);
         let links = Links::of(contract.hash(), events);
-        Ok(Self { version, contract, receipt, links, plane, runner })
+        let manifest_hash = contract.manifest_hash();
+        Ok(Self { version, contract, manifest_hash, receipt, links, plane, runner })
     }
 
     fn into_verified(self) -> Option<VerifiedBundle> {
@@ -235,8 +238,7 @@ fn check_sealed(parts: &Parts, problems: &mut Vec<Problem>) {
     }
     let base_ref = &contract.workspace.base_ref;
     check(receipt.workspace_in.base_ref == *base_ref, Problem::BaseRef);
-    let manifest_hash = parts.contract.manifest_hash();
-    check(receipt.workspace_in.manifest_hash == manifest_hash, Problem::ManifestHash);
+    check(receipt.workspace_in.manifest_hash == parts.manifest_hash, Problem::ManifestHash);
     let is_released = sorted(receipt.secrets_released.clone()) == sorted(released(&events));
     check(is_released, Problem::SecretsReleased);
     if let Some(diff) = receipt.workspace_out.diff_hash {

@@ -12,10 +12,11 @@ use crate::contract::{ContractBody, IssuerRole};
 use crate::decision::Decision;
 use crate::event::Event;
 use crate::execution::{ExecutionSpec, PrepareContext};
+use crate::fold::fold_with;
 use crate::keys::{KeyRole, TrustedKeys};
 use crate::receipt::{ReceiptBody, ReceiptStatus, SealedBy};
 use crate::signed::SignedBody;
-use crate::{Chain, ChainedEvent, Outcome, Sealer, fold, json};
+use crate::{Chain, ChainedEvent, Outcome, Sealer, json};
 
 /// Members that contracts may call critical and that are understood here.
 const CONTRACT_MEMBERS: [&str; 28] = [
@@ -293,7 +294,9 @@ pub(super) fn check_fold(parts: &Parts, problems: &mut Vec<Problem>) {
         }
     };
     // A chain that is empty or has not ended was told above.
-    let Ok(folded) = fold(&parts.contract, chain, &sealer) else { return };
+    let Ok(folded) = fold_with(&parts.contract, parts.manifest_hash, (chain, &sealer)) else {
+        return;
+    };
     let Ok(Value::Object(folded)) = json::to_value(&folded) else { return };
     for name in RECEIPT_MEMBERS {
         if folded.get(name) == parts.receipt.raw().get(name) || is_told(name, problems) {
@@ -341,7 +344,6 @@ fn is_told(name: &str, problems: &[Problem]) -> bool {
 fn check_contract_kept(parts: &Parts, chain: &Chain, problems: &mut Vec<Problem>) {
     let contract = parts.contract.body();
     let command_hash = contracted_command(&contract.execution_or_default());
-    let manifest_hash = parts.contract.manifest_hash();
     for event in chain.events() {
         match event.event() {
             Event::SecretReleased { name, scope } => {
@@ -358,7 +360,9 @@ fn check_contract_kept(parts: &Parts, chain: &Chain, problems: &mut Vec<Problem>
             {
                 problems.push(Problem::OtherCommand);
             }
-            Event::WorkspaceMaterialized { manifest_hash: found } if *found != manifest_hash => {
+            Event::WorkspaceMaterialized { manifest_hash: found }
+                if *found != parts.manifest_hash =>
+            {
                 problems.push(Problem::OtherWorkspace);
             }
             _ => {}
