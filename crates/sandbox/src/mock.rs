@@ -91,6 +91,13 @@ impl Mock {
 
     fn request(&self, invocation: &Invocation) -> Result<Request, Refusal> {
         let mut request = without_files(invocation)?;
+        // The interpreter takes this one variable from the system each time, whatever it is told.
+        if request.script.contains("SRANDOM") {
+            return Err(Refusal {
+                code: "SANDBOX_DENIED",
+                message: "the mock tier says the same every time; use RANDOM for SRANDOM".into(),
+            });
+        }
         request.files = FilesRequest::Memory;
         request.fixed = true;
         request.env.extend(self.faults.leaked_env.iter().cloned());

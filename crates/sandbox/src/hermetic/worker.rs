@@ -6,6 +6,7 @@
 //! Whatever happens to it, happens to one run. Start at [`main`].
 
 mod curl;
+mod fixed;
 mod network;
 mod shell;
 mod walls;

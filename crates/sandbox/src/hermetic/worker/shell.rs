@@ -9,10 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use bashkit::hooks::HookAction;
 use bashkit::{
-    Bash, ExecOptions, ExecutionLimits, FileSystem, HttpLimits, InMemoryFs, MemoryLimits,
-    NetworkAllowlist, SessionLimits,
+    Bash, ExecOptions, ExecutionLimits, FileSystem, HttpLimits, MemoryLimits, NetworkAllowlist,
+    SessionLimits,
 };
 
+use super::fixed::{self, FixedFs, Mktemp};
 use super::network::Transport;
 use super::{Incoming, Line, curl};
 use crate::hermetic::commands::Commands;
@@ -23,9 +24,6 @@ use crate::hermetic::meter::Meter;
 use crate::hermetic::request::{FilesRequest, Request};
 use crate::hermetic::rooms::Rooms;
 use crate::hermetic::tree::{Rules, Tree, Writes};
-
-/// The one moment there is when the clock is fixed: 2020-01-01T00:00:00Z.
-const FIXED_EPOCH: i64 = 1_577_836_800;
 
 /// Nesting of scripts, functions, substitutions and subshells beyond this is an error of the
 /// script; it is well within the stack the worker reserves.
@@ -54,6 +52,9 @@ pub(super) fn run(line: &Line, incoming: Receiver<Incoming>, job: Job) -> io::Re
     let options = ExecOptions::new().arg0(request.arg0.clone()).stdin(stdin);
     let (out, err) = (line.clone(), line.clone());
     let execution = async {
+        if request.fixed {
+            bash.exec(fixed::PRELUDE).await?;
+        }
         bash.execute(&request.script)
             .options(options)
             .stdout_fn(move |bytes| {
@@ -89,6 +90,7 @@ fn build(
     if !request.cwd.starts_with('/') {
         return Err(broken("the working directory is not absolute"));
     }
+    let without: &[&str] = if request.fixed { &fixed::WITHOUT } else { &[] };
     let mut builder = Bash::builder()
         .fs(files)
         .rootfs(false)
@@ -98,7 +100,7 @@ fn build(
         .limits(limits())
         .memory_limits(MemoryLimits::unlimited())
         .session_limits(SessionLimits::unlimited())
-        .builtin_filter(move |name| commands.has(name));
+        .builtin_filter(move |name| commands.has(name) && !without.contains(&name));
     let has = |wanted: &str| request.env.iter().any(|(name, _)| name == wanted);
     if !has("HOME") {
         builder = builder.env("HOME", "/tmp");
@@ -124,7 +126,10 @@ fn build(
             }));
     }
     if request.fixed {
-        builder = builder.fixed_epoch(FIXED_EPOCH);
+        builder = builder
+            .fixed_epoch(fixed::EPOCH)
+            .builtin("mktemp", Box::new(Mktemp::default()))
+            .before_tool(Box::new(|tool| HookAction::Continue(fixed::tame(tool))));
     }
     Ok(builder.build())
 }
@@ -137,7 +142,7 @@ fn files(
 ) -> io::Result<Arc<dyn FileSystem>> {
     let FilesRequest::Directory { host_root, writable, masks, repository_granted } = &request.files
     else {
-        return Ok(Arc::new(InMemoryFs::new()));
+        return Ok(FixedFs::new());
     };
     let root = root.ok_or_else(|| broken("no workspace came with the request"))?;
     let limits = &request.limits;
