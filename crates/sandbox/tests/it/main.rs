@@ -11,6 +11,7 @@
 
 mod attacks;
 mod bench;
+mod crowd;
 #[cfg(feature = "hermetic")]
 mod hermetic;
 mod limits;
@@ -21,3 +22,4 @@ mod namespace;
 mod network;
 mod streams;
 mod supervisor;
+mod tools;

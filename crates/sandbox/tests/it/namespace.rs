@@ -1,7 +1,7 @@
 //! The namespace tier does its ordinary work: exit codes, streams, overlay.
 
 use warrant_protocol::Outcome;
-use warrant_sandbox::{Backend, Namespace};
+use warrant_sandbox::{Backend, EnvValue, EnvVar, Invocation, Namespace, Network, State};
 
 use crate::bench::{run, shell, workspace};
 
@@ -66,4 +66,51 @@ fn probe_finds_every_wall_by_building_them() {
         "limits.output",
     ];
     assert_eq!(posture.lacking(demanded), Vec::<&str>::new(), "{posture:#?}");
+}
+
+#[test]
+fn doctor_tells_what_was_found_and_what_to_do() {
+    let findings = warrant_sandbox::doctor();
+    let whole = findings.iter().find(|finding| finding.what == "namespace tier").unwrap();
+    assert!(matches!(whole.state, State::Good(_)), "{findings:#?}");
+    for finding in &findings {
+        let is_good = matches!(finding.state, State::Good(_));
+        assert_eq!(finding.remedy.is_none(), is_good, "{finding:?}");
+    }
+}
+
+#[test]
+fn a_plan_is_readable_and_holds_no_secret_value() {
+    let workspace = workspace();
+    std::fs::write(workspace.path().join(".env"), "x").unwrap();
+    let mut invocation = shell(workspace.path(), "true");
+    invocation.files.masks = vec![".env".into()];
+    invocation.env.push(EnvVar {
+        name: "TOKEN".into(),
+        value: EnvValue::Secret { name: "TOKEN".parse().unwrap(), value: "hunter2".into() },
+    });
+    let plan = Namespace::new().prepare(invocation).unwrap();
+    let text = plan.artifact.to_string();
+    assert!(!text.contains("hunter2"));
+    assert!(text.contains("\"secret\":\"TOKEN\""), "{text}");
+    assert!(text.contains("/.env\""), "{text}");
+    assert!(text.contains("\"kind\":\"overlay\""), "{text}");
+}
+
+#[track_caller]
+fn check_refused(change: impl FnOnce(&mut Invocation), expected: &str) {
+    let workspace = workspace();
+    let mut invocation = shell(workspace.path(), "true");
+    change(&mut invocation);
+    let refusal = Namespace::new().prepare(invocation).unwrap_err();
+    assert!(refusal.message.contains(expected), "{refusal}");
+}
+
+#[test]
+fn what_cannot_be_given_is_refused_by_name() {
+    check_refused(|i| i.files.workspace = "/".into(), "workspace / would replace");
+    check_refused(|i| i.files.read_roots = vec!["/proc/1".into()], "read root /proc/1");
+    check_refused(|i| i.files.write_roots = vec!["/nonexistent".into()], "write root /nonexistent");
+    check_refused(|i| i.cwd = "/root".into(), "working directory /root");
+    check_refused(|i| i.network = Network::Allow(vec!["a b".into()]), "network rule");
 }

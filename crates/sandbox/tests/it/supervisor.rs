@@ -1,11 +1,25 @@
 //! A supervisor to be killed: started by the attack suite as a process of its own.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 
-use warrant_sandbox::{Backend, Namespace, Process, WorkspaceAccess};
+use warrant_sandbox::{
+    Backend, Cancel, Namespace, NetworkDecision, Process, Sink, Stream, WorkspaceAccess,
+};
 
 use crate::attacks::Leaky;
-use crate::bench::{run, shell};
+use crate::bench::shell;
+
+/// Passes on what the program says.
+struct Printed;
+
+impl Sink for Printed {
+    fn output(&self, _: Stream, bytes: &[u8]) -> io::Result<()> {
+        io::stdout().write_all(bytes)
+    }
+
+    fn network(&self, _: NetworkDecision) {}
+}
 
 /// Not a test by itself; see the attacks on the supervisor.
 #[test]
@@ -13,9 +27,10 @@ use crate::bench::{run, shell};
 fn run_for_ever() {
     let Ok(mark) = std::env::var("SUPERVISED_MARK") else { return };
     let workspace = PathBuf::from(std::env::var_os("SUPERVISED_WORKSPACE").unwrap());
-    let script = format!("setsid sleep {mark} & sleep {mark}; true");
+    let script = format!("setsid sleep {mark} & echo supervised; sleep {mark}; true");
     let mut invocation = shell(&workspace, &script);
     invocation.limits.wall_ms = Some(60_000);
+    invocation.limits.memory_bytes = Some(256 << 20);
     let tier = std::env::var("SUPERVISED_TIER").unwrap_or_default();
     let backend: Box<dyn Backend> = match tier.as_str() {
         "namespace" => Box::new(Namespace::new()),
@@ -25,5 +40,6 @@ fn run_for_ever() {
     if tier != "namespace" {
         invocation.files.access = WorkspaceAccess::Direct;
     }
-    let _ = run(backend.as_ref(), invocation);
+    let plan = backend.prepare(invocation).unwrap();
+    let _ = backend.run(&plan, &Printed, &Cancel::new().unwrap());
 }
