@@ -65,7 +65,7 @@ pub(crate) fn shell(workspace: &Path, script: &str) -> Invocation {
             masks: Vec::new(),
         },
         network: Network::Allow(Vec::new()),
-        limits: Limits { wall_ms: Some(20_000), ..Limits::danger_unlimited() },
+        limits: Limits { wall_ms: Some(90_000), ..Limits::danger_unlimited() },
     }
 }
 

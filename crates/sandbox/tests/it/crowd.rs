@@ -67,7 +67,7 @@ fn a_dead_supervisors_group_is_removed_by_the_next_start() {
 fn two_hundred_at_once_finish_with_their_limits_held() {
     let workspace = workspace();
     let backend = Namespace::new();
-    let limited = |index: usize| {
+    let limited = |index: u32| {
         let mut invocation = shell(workspace.path(), "echo $0; sleep 0.1; echo x > file");
         invocation.limits = Limits {
             wall_ms: Some(60_000),
@@ -77,7 +77,7 @@ fn two_hundred_at_once_finish_with_their_limits_held() {
             ..Limits::danger_unlimited()
         };
         // Every tenth one floods and must be stopped by its own limit.
-        if index % 10 == 0 {
+        if index.is_multiple_of(10) {
             invocation = shell(workspace.path(), "while :; do echo flood; done");
             invocation.limits = Limits {
                 wall_ms: Some(60_000),
@@ -88,13 +88,13 @@ fn two_hundred_at_once_finish_with_their_limits_held() {
         invocation
     };
     std::thread::scope(|scope| {
-        for index in 0..200 {
+        for index in 0..200_u32 {
             let plan = backend.prepare(limited(index)).unwrap();
             let backend = &backend;
             scope.spawn(move || {
                 let report = backend.run(&plan, &Memory::default(), &Cancel::new().unwrap());
                 let outcome = report.unwrap().outcome;
-                let expected = if index % 10 == 0 {
+                let expected = if index.is_multiple_of(10) {
                     Outcome::Limited { limit: LimitKind::Output }
                 } else {
                     Outcome::Exited { code: 0 }

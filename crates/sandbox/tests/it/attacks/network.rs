@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use warrant_sandbox::WorkspaceAccess;
 
-use crate::attacks::scene::{Scene, Verdict};
+use crate::attacks::scene::{Scene, Verdict, next_number};
 
 crate::attacks::attacks!("network around the proxy":
     direct_tcp_reaches_nobody Always,
@@ -140,7 +140,7 @@ fn unix_socket_by_path_is_not_reachable(scene: &Scene) -> Verdict {
 
 fn abstract_unix_socket_is_not_reachable(scene: &Scene) -> Verdict {
     use std::os::linux::net::SocketAddrExt;
-    let name = format!("warrant-attack-{}-{:?}", std::process::id(), std::thread::current().id());
+    let name = format!("warrant-attack-{}", next_number());
     let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
     let listener = UnixListener::bind_addr(&address).unwrap();
     let program = format!(

@@ -61,7 +61,11 @@ fn output_flood_is_stopped(scene: &Scene) -> Verdict {
 }
 
 fn cpu_spin_is_stopped(scene: &Scene) -> Verdict {
-    let played = with_limits(scene, "while :; do :; done", Limits { cpu_ms: Some(300), ..NONE });
+    let played = with_limits(
+        scene,
+        "while :; do :; done",
+        Limits { cpu_ms: Some(200), wall_ms: Some(90_000), ..NONE },
+    );
     Verdict::broken_if(
         played.report.outcome != Outcome::Limited { limit: LimitKind::Cpu },
         "it spun on",

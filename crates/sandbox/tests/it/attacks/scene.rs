@@ -74,7 +74,7 @@ impl<'a> Scene<'a> {
     /// Returns an invocation of a shell script; `OUTSIDE` is in its environment.
     pub(crate) fn script(&self, script: &str) -> Invocation {
         let mut invocation = shell(&self.workspace(), script);
-        invocation.limits = Limits { wall_ms: Some(15_000), ..Limits::danger_unlimited() };
+        invocation.limits = Limits { wall_ms: Some(60_000), ..Limits::danger_unlimited() };
         let value = self.outside().to_str().unwrap().to_owned();
         invocation.env.push(warrant_sandbox::EnvVar {
             name: "OUTSIDE".into(),
