@@ -72,22 +72,30 @@ fn every_encoding_of_a_secret_is_removed() {
 
 /// Every encoding, made by other means than the crate's own where that is easy.
 pub(crate) fn encodings(value: &str) -> Vec<Vec<u8>> {
-    use base64::Engine as _;
-    use base64::engine::general_purpose::{STANDARD, URL_SAFE};
     let bytes = value.as_bytes();
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let percent: String = bytes.iter().map(|byte| format!("%{byte:02X}")).collect();
+    let json = serde_json::to_string(value).unwrap();
     let mut forms = vec![
         bytes.to_vec(),
         hex.clone().into_bytes(),
         hex.to_uppercase().into_bytes(),
         percent.clone().into_bytes(),
         percent.to_lowercase().into_bytes(),
-        serde_json::to_string(value).unwrap().trim_matches('"').as_bytes().to_vec(),
+        json[1..json.len() - 1].as_bytes().to_vec(),
         value.chars().rev().collect::<String>().into_bytes(),
         value.encode_utf16().flat_map(u16::to_le_bytes).collect(),
         value.encode_utf16().flat_map(u16::to_be_bytes).collect(),
     ];
+    forms.extend(base64_of(value));
+    forms
+}
+
+/// The value in the three alignments of base64, in both alphabets.
+pub(crate) fn base64_of(value: &str) -> Vec<Vec<u8>> {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+    let mut forms = Vec::new();
     for before in ["", "x", "xy"] {
         let padded = format!("{before}{value}");
         forms.push(STANDARD.encode(&padded).into_bytes());
