@@ -11,4 +11,5 @@ mod crash;
 mod leaks;
 mod redact;
 mod support;
+mod tiers;
 mod walk;

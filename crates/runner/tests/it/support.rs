@@ -158,14 +158,14 @@ impl House {
         }
     }
 
-    pub(crate) fn run_lease(&self, lease: Lease, backend: &TestBackend) -> Result<Ended, RunError> {
+    pub(crate) fn run_lease(&self, lease: Lease, backend: &dyn Backend) -> Result<Ended, RunError> {
         self.run_pinned(lease, backend, &[])
     }
 
     pub(crate) fn run_pinned(
         &self,
         lease: Lease,
-        backend: &TestBackend,
+        backend: &dyn Backend,
         pins: &[VersionPins],
     ) -> Result<Ended, RunError> {
         let environment = BTreeMap::new();
@@ -189,7 +189,7 @@ impl House {
         governed_run(&surroundings, lease)
     }
 
-    pub(crate) fn run(&self, request: RunRequest, backend: &TestBackend) -> Ended {
+    pub(crate) fn run(&self, request: RunRequest, backend: &dyn Backend) -> Ended {
         self.run_lease(self.lease(request), backend).unwrap()
     }
 
