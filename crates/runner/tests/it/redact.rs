@@ -82,7 +82,7 @@ pub(crate) fn encodings(value: &str) -> Vec<Vec<u8>> {
         hex.to_uppercase().into_bytes(),
         percent.clone().into_bytes(),
         percent.to_lowercase().into_bytes(),
-        json[1..json.len() - 1].as_bytes().to_vec(),
+        json.as_bytes()[1..json.len() - 1].to_vec(),
         value.chars().rev().collect::<String>().into_bytes(),
         value.encode_utf16().flat_map(u16::to_le_bytes).collect(),
         value.encode_utf16().flat_map(u16::to_be_bytes).collect(),
