@@ -189,7 +189,14 @@ pub(crate) fn borrow(repository: &Repository, scratch: &Path) -> io::Result<Scra
         .borrowing_objects(&repository.objects())
         .with_work_tree(&repository.top);
     fs::write(repo.path().join("HEAD"), format!("{}\n", repository.head.to_hex()))?;
-    copy_if_there(&repository.git_directory.join("index"), &repo.path().join("index"))?;
+    let index = repository.git_directory.join("index");
+    copy_if_there(&index, &repo.path().join("index"))?;
+    if let Ok(metadata) = fs::metadata(&index) {
+        // Git takes a file for changed if its time is not older than the index; a copy with a
+        // later time would hide what was written in the same second.
+        let copy = fs::File::options().write(true).open(repo.path().join("index"))?;
+        copy.set_modified(metadata.modified()?)?;
+    }
     let exclude = repository.common_directory.join("info/exclude");
     copy_if_there(&exclude, &repo.path().join("info/exclude"))?;
     for entry in fs::read_dir(&repository.git_directory)? {

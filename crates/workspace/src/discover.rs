@@ -23,6 +23,9 @@ pub enum DiscoverError {
     /// Its objects have SHA-256 names.
     #[error("{0} uses sha256 object names, which the wire does not know")]
     ObjectFormat(PathBuf),
+    /// Its `.git` leads to a repository that does not know of this directory.
+    #[error("{0}/.git leads to another repository, which does not name this directory")]
+    Foreign(PathBuf),
     /// There is no commit yet.
     #[error("{0} has no commit yet; make one, or capture the folder with an allow list")]
     Unborn(PathBuf),
@@ -74,11 +77,9 @@ impl Repository {
                 DiscoverError::NotGit(start)
             });
         };
-        let git_directory = git_directory(top).map_err(read(&top.join(".git")))?;
-        let common_directory = match fs::read(git_directory.join("commondir")) {
-            Ok(text) => git_directory.join(path_of_line(&text)),
-            Err(_) => git_directory.clone(),
-        };
+        let (git_directory, common_directory) = git_directories(top)
+            .map_err(read(&top.join(".git")))?
+            .ok_or_else(|| DiscoverError::Foreign(top.to_path_buf()))?;
         let (head, is_shallow) = head(top, &git_directory)?;
         Ok(Self { top: top.to_path_buf(), git_directory, common_directory, head, is_shallow })
     }
@@ -89,14 +90,37 @@ impl Repository {
     }
 }
 
-fn git_directory(top: &Path) -> io::Result<PathBuf> {
+/// Returns the git directory and the one with the objects; `None` if they are somebody else's.
+///
+/// SECURITY: a folder from elsewhere may bring a `.git` that leads to a private repository of the
+/// person, whose history would then travel. So a `.git` file is believed only if what it leads to
+/// leads back (a linked worktree), or lies among the submodules of a repository further up.
+fn git_directories(top: &Path) -> io::Result<Option<(PathBuf, PathBuf)>> {
     let path = top.join(".git");
-    if fs::metadata(&path)?.is_dir() {
-        return Ok(path);
+    let kind = fs::symlink_metadata(&path)?.file_type();
+    if kind.is_dir() {
+        let is_whole = fs::symlink_metadata(path.join("commondir")).is_err();
+        return Ok(Some((path.clone(), path)).filter(|_| is_whole));
+    }
+    if !kind.is_file() {
+        return Ok(None);
     }
     let text = fs::read(&path)?;
     let line = text.strip_prefix(b"gitdir: ").ok_or(io::ErrorKind::InvalidData)?;
-    fs::canonicalize(top.join(path_of_line(line)))
+    let directory = fs::canonicalize(top.join(path_of_line(line)))?;
+    let above = top.ancestors().skip(1).map(|above| above.join(".git/modules"));
+    if above.into_iter().any(|modules| directory.starts_with(modules)) {
+        return Ok(Some((directory.clone(), directory)));
+    }
+    let Ok(back) = fs::read(directory.join("gitdir")) else { return Ok(None) };
+    if fs::canonicalize(directory.join(path_of_line(&back))).ok() != Some(path) {
+        return Ok(None);
+    }
+    let common = fs::read(directory.join("commondir"))?;
+    let common = fs::canonicalize(directory.join(path_of_line(&common)))?;
+    // A worktree's own directory lies in `worktrees` of the one it shares objects with.
+    let is_shared = directory.parent() == Some(common.join("worktrees").as_path());
+    Ok(Some((directory, common)).filter(|_| is_shared))
 }
 
 fn path_of_line(text: &[u8]) -> &Path {

@@ -8,8 +8,9 @@ use std::process::Command;
 
 use warrant_protocol::manifest::UntrackedFile;
 use warrant_workspace::{
-    BlobSink as _, CollectOptions, GitDirectory, History, LimitExceeded, MaterializeError,
-    MaterializeOptions, SpecialKind, TreeLimits, WhyUnread, collect, materialize, quiet,
+    BlobSink as _, CaptureError, CollectOptions, DiscoverError, GitDirectory, History,
+    LimitExceeded, MaterializeError, MaterializeOptions, SpecialKind, TreeLimits, WhyUnread,
+    collect, materialize, quiet,
 };
 
 use crate::fixture::{Fixture, git_in};
@@ -115,6 +116,33 @@ fn worktree_config_cannot_point_capture_elsewhere() {
     let captured = fixture.capture(&["*.md"], History::Full).unwrap();
     assert!(captured.manifest.untracked_files.is_empty());
     assert_eq!(captured.manifest.dirty_diff_hash, None);
+}
+
+#[test]
+fn git_file_leading_to_another_repository_does_not_capture_it() {
+    let private = Fixture::with_repo();
+    let git_directory = private.repo().join(".git");
+    for way in ["file", "link", "commondir"] {
+        let fixture = Fixture::new();
+        let dot_git = fixture.repo().join(".git");
+        match way {
+            "file" => {
+                fs::write(&dot_git, format!("gitdir: {}\n", git_directory.display())).unwrap()
+            }
+            "link" => symlink(&git_directory, &dot_git).unwrap(),
+            _ => {
+                fs::create_dir(&dot_git).unwrap();
+                fs::write(dot_git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+                fs::write(dot_git.join("commondir"), git_directory.to_str().unwrap()).unwrap();
+            }
+        }
+        let error = fixture.capture(&[], History::Full).unwrap_err();
+        assert!(
+            matches!(error, CaptureError::Discover(DiscoverError::Foreign(_))),
+            "{way}: {error}"
+        );
+        assert_eq!(fs::read_dir(fixture.path("blobs")).unwrap().count(), 0);
+    }
 }
 
 #[test]

@@ -129,6 +129,20 @@ fn tracked_secret_stays_at_home_with_the_commit_alone() {
 }
 
 #[test]
+fn edit_of_the_same_size_in_the_same_second_is_captured() {
+    use std::time::SystemTime;
+    let fixture = Fixture::with_repo();
+    fixture.write("src.txt", "ORIGINAL\n");
+    let second = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let edited = second();
+    while second() == edited {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let captured = fixture.capture(&[], History::Full).unwrap();
+    assert!(captured.manifest.dirty_diff_hash.is_some());
+}
+
+#[test]
 fn history_stays_at_home_with_the_commit_alone() {
     let fixture = Fixture::with_repo();
     fixture.write("src.txt", "OLD-VERSION\n");

@@ -126,6 +126,59 @@ fn crash_while_restoring_is_finished_by_the_next_call() {
     assert_eq!(exact(&fixture.repo()), before);
 }
 
+/// Restores the pending snapshot of the workspace in `WARRANT_TEST_RESTORE`, in a process of its own.
+///
+/// Without that variable there is nothing to do; the test below starts it.
+#[test]
+fn child_restores_until_it_is_killed() {
+    use std::io::Write as _;
+    let Some(top) = std::env::var_os("WARRANT_TEST_RESTORE") else { return };
+    let top = Path::new(&top);
+    let repo = top.join("repo");
+    let (journal, _) = Journal::open(&top.join("state"), &repo).unwrap();
+    let snapshot = journal.pending().unwrap().unwrap();
+    std::io::stderr().write_all(b"ready\n").unwrap();
+    snapshot.restore(&repo).unwrap();
+}
+
+#[test]
+fn killed_process_leaves_the_workspace_old_or_new_never_half() {
+    use std::io::BufRead as _;
+    use std::process::{Command, Stdio};
+    for delay_ms in [0, 2, 5, 10, 20, 40, 80] {
+        let fixture = fixture();
+        for number in 0..200 {
+            fixture.write(&format!("many/{number}.txt"), format!("{number}\n"));
+        }
+        let before = exact(&fixture.repo());
+        let (journal, _) = open(&fixture);
+        drop(journal.snapshot(&fixture.repo(), &TreeLimits::generous(), &quiet).unwrap());
+        drop(journal);
+        ruin(&fixture.repo());
+        fs::remove_file(fixture.repo().join("pipe")).unwrap();
+        for number in 0..200 {
+            fixture.write(&format!("many/{number}.txt"), "ruined\n");
+        }
+        let ruined = exact(&fixture.repo());
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["rollback::child_restores_until_it_is_killed", "--exact", "--nocapture"])
+            .env("WARRANT_TEST_RESTORE", fixture.temp.path())
+            .stderr(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = std::io::BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "ready"));
+        // Whenever the kill comes, what follows must hold; the delays only spread it.
+        std::thread::sleep(std::time::Duration::from_millis(delay_ms));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (journal, _) = open(&fixture);
+        let expected = if journal.pending().unwrap().is_some() { &ruined } else { &before };
+        assert!(exact(&fixture.repo()) == *expected, "half a workspace after {delay_ms} ms");
+    }
+}
+
 #[test]
 fn crash_while_taking_a_snapshot_leaves_nothing() {
     let fixture = fixture();
