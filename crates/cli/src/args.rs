@@ -1,23 +1,41 @@
 //! The command line: every command, its words and its help.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
+mod exec;
 mod reading;
 mod setup;
 
-pub(crate) use reading::Verify;
-pub(crate) use setup::Keys;
+pub(crate) use exec::{Exec, Sandbox};
+pub(crate) use reading::{Bundle, Export, Log, Pull, Runs, Undo, Verify};
+pub(crate) use setup::{Approve, Deny, Init, Keys, Policy, Secret};
 
 /// Runs what agents want to run, with permission, inside a boundary, and proves it
 #[derive(Debug, Parser)]
-#[command(name = "warrant", version, disable_help_subcommand = true, max_term_width = 100)]
+#[command(
+    name = "warrant",
+    version,
+    disable_help_subcommand = true,
+    max_term_width = 100,
+    after_help = "First governed run:\n  warrant sandbox exec -- echo hello"
+)]
 pub(crate) struct Cli {
+    /// Home directory with keys, policy and store [default: $WARRANT_HOME, else by XDG]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Run programs inside a governed sandbox, and look at what sandboxes hold here
+    #[command(subcommand)]
+    Sandbox(Sandbox),
+    /// List runs, newest first
+    Runs(Runs),
     /// Tell the story of a run on one screen
     ///
     /// What moved, why, who approved, what saw it, how to reproduce or revoke it.
@@ -26,9 +44,45 @@ pub(crate) enum Command {
     /// Verify a run or a bundle file offline against keys you trust
     #[command(after_help = reading::VERIFY_HELP)]
     Verify(Verify),
+    /// Write a run's bundle: contract, receipt, chain and keys in one file
+    Bundle(Bundle),
+    /// Print what a run's program said, secrets removed
+    Log(Log),
+    /// Print what a run changed, as a diff
+    Diff(Log),
+    /// Apply what a run changed to the workspace, never over your own work
+    Pull(Pull),
+    /// Put back the last change that a run left in the workspace
+    Undo(Undo),
+    /// Print every event since a time, one JSON object per line
+    Export(Export),
+    /// List the runs that wait for someone's approval
+    Approvals {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Approve a waiting run: sign its exact request, once
+    Approve(Approve),
+    /// Refuse a waiting run
+    Deny(Deny),
+    /// Keep secrets and give them to runs by name
+    #[command(subcommand)]
+    Secret(Secret),
+    /// Look at, change and test the policy
+    #[command(subcommand)]
+    Policy(Policy),
+    /// Set up the home directory by hand
+    Init(Init),
     /// Make and inspect signing keys
     #[command(subcommand)]
     Keys(Keys),
+    /// Say what this machine lacks for the strongest boundary, and the remedy
+    Doctor {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print a completion script for a shell
     Completions {
         /// The shell that will read it

@@ -7,19 +7,26 @@ use clap::Parser as _;
 
 mod args;
 mod commands;
+mod duration;
 mod exit;
+mod local;
 mod ui;
 
 fn main() -> ExitCode {
+    // The interpreting tiers start this very binary again as their worker.
+    if let Some(code) = warrant_sandbox::hermetic::worker_main() {
+        return code;
+    }
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,
         Err(refusal) => return usage(&refusal),
     };
-    match commands::run(cli.command) {
+    match commands::run(cli) {
         Ok(exit) => exit.into(),
         Err(error) => {
             ui::error(&error);
-            exit::Exit::Failure.into()
+            let is_misuse = error.downcast_ref::<exit::Misuse>().is_some();
+            if is_misuse { exit::Exit::Usage.into() } else { exit::Exit::Failure.into() }
         }
     }
 }

@@ -249,6 +249,28 @@ impl Home {
         PublicKey::from_pem(&pem).map(Some).map_err(|cause| HomeError::Key { path, cause })
     }
 
+    /// Returns the keys of everyone whose approval counts here.
+    ///
+    /// # Errors
+    /// [`HomeError`] when a file cannot be read or holds no key.
+    pub fn approvers(&self) -> Result<Vec<PublicKey>, HomeError> {
+        let directory = self.root.join("keys/approvers");
+        let entries = match std::fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(cause) => return Err(HomeError::File { path: directory, cause }),
+        };
+        let mut keys = Vec::new();
+        for entry in entries {
+            let entry =
+                entry.map_err(|cause| HomeError::File { path: directory.clone(), cause })?;
+            let file_name = entry.file_name();
+            let name = file_name.to_str().and_then(|name| name.strip_suffix(".pub.pem"));
+            keys.extend(name.map(|name| self.approver(name)).transpose()?.flatten());
+        }
+        Ok(keys)
+    }
+
     fn approver_file(&self, name: &str) -> Result<PathBuf, HomeError> {
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._@-".contains(&byte);
         // SECURITY: the name becomes part of a path.

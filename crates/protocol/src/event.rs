@@ -142,6 +142,10 @@ pub enum GapDecision {
 /// One event's body.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all_fields = "camelCase")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "how large a JSON value is depends on others' features"
+)]
 pub enum Event {
     /// The contract was issued.
     #[serde(rename = "run.created")]

@@ -127,8 +127,9 @@ impl Backend for Mock {
             } else {
                 Enforcement::Enforced
             },
-            evidence: Evidence::Requested,
-            source: "mock".into(),
+            // The interpreter is ours: it has no host file, socket or clock to reach.
+            evidence: Evidence::Measured,
+            source: "interpreter in memory".into(),
             detail: None,
         };
         Posture {

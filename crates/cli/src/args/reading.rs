@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 pub(super) const VERIFY_HELP: &str = "\
+A run of this machine is checked against this machine's own keys.
 Keys inside a bundle file are never trusted. Name the keys you trust with --trust.
 A key is trusted for one role: the one you write before it (plane=, runner=, approver=), else
 the one its file name starts with (plane.pub.pem), else the one in which the bundle uses it.
@@ -16,8 +17,8 @@ Example:
 
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
-    /// A bundle file, or - for standard input
-    #[arg(value_name = "FILE")]
+    /// A run (run_…), a bundle file, or - for standard input
+    #[arg(value_name = "RUN|FILE")]
     pub(crate) subject: PathBuf,
     /// A public key you trust, as a PEM file (can be repeated)
     #[arg(long = "trust", value_name = "[ROLE=]KEYFILE")]
@@ -28,4 +29,73 @@ pub(crate) struct Verify {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Runs {
+    /// How many at the most
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) limit: u32,
+    /// Only those older than this page's cursor
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) before: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Bundle {
+    /// The run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Write here instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Log {
+    /// The run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Pull {
+    /// The run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// The repository or folder [default: the current directory]
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) repo: PathBuf,
+    /// Put the change on a branch even where it would apply cleanly
+    #[arg(long)]
+    pub(crate) branch: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Undo {
+    /// The workspace [default: the current directory]
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) workspace: PathBuf,
+    /// Put it back even where files changed since
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Export {
+    /// JSON lines, the only format
+    #[arg(long)]
+    pub(crate) jsonl: bool,
+    /// Only events since this time (2026-01-31T00:00:00.000Z)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
 }

@@ -2,7 +2,17 @@
 
 use std::path::PathBuf;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+pub(crate) struct Init {
+    /// The policy to start with: default, strict, dev or ci
+    #[arg(long, value_name = "PRESET", default_value = "default")]
+    pub(crate) preset: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Keys {
@@ -18,10 +28,124 @@ pub(crate) enum Keys {
         #[arg(value_name = "KEYFILE")]
         file: PathBuf,
     },
+    /// Register the public key of someone whose approvals count here
+    Approver {
+        /// Their name, as policy writes it
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Their public key file
+        #[arg(value_name = "KEYFILE")]
+        file: PathBuf,
+    },
     /// Print the id of a key file, as contracts and receipts name it
     Id {
         /// A public or private key file
         #[arg(value_name = "KEYFILE")]
         file: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Secret {
+    /// Keep a secret; the value comes from stdin or a file, never from the command line
+    Set {
+        /// Its name, as the program will see it in its environment
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Read the value from this file instead of stdin
+        #[arg(long = "from-file", value_name = "FILE")]
+        from_file: Option<PathBuf>,
+    },
+    /// List the names of the secrets; values are never shown
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Forget a secret
+    Rm {
+        /// Its name
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Approve {
+    /// The waiting run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Sign as this approver [default: the name of the key file, else you]
+    #[arg(long = "as", value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Sign with this private key instead of your own
+    #[arg(long, value_name = "KEYFILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Deny {
+    /// The waiting run
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Why, for the receipt
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Policy {
+    /// Print the policy in force
+    Show {
+        /// Print JSON: hash, document, rules
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put a policy in force: a preset, or a folder with policy.json and rules.cedar
+    Set {
+        /// default, strict, dev, ci, or a folder
+        #[arg(value_name = "PRESET|DIR")]
+        source: String,
+    },
+    /// Check a policy without putting it in force
+    Check {
+        /// default, strict, dev, ci, or a folder
+        #[arg(value_name = "PRESET|DIR")]
+        source: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a policy's own examples (tests.jsonl)
+    Test {
+        /// default, strict, dev, ci, or a folder; the policy in force without it
+        #[arg(value_name = "PRESET|DIR")]
+        source: Option<String>,
+    },
+    /// Say which rules decide a command, and why
+    Explain {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// The program and its arguments
+        #[arg(
+            value_name = "ARGV",
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true
+        )]
+        argv: Vec<String>,
+    },
+    /// Say which recorded requests another policy would decide differently
+    Diff {
+        /// default, strict, dev, ci, or a folder
+        #[arg(value_name = "PRESET|DIR")]
+        source: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }

@@ -10,10 +10,16 @@ use warrant_protocol::keys::{PublicKey, SigningKey};
 
 use crate::args::Keys;
 use crate::exit::Exit;
+use crate::local::Local;
 use crate::ui;
 
-pub(crate) fn run(command: Keys) -> anyhow::Result<Exit> {
+pub(crate) fn run(home: Option<&Path>, command: Keys) -> anyhow::Result<Exit> {
     match command {
+        Keys::Approver { name, file } => {
+            let key = read_public(&file)?;
+            Local::open(home)?.plane.home().add_approver(&name, &key)?;
+            ui::note(&format!("{} may approve as {name}", key.id()));
+        }
         Keys::New { name } => new(&name)?,
         Keys::Show { file } => ui::data(&format!("{}\n", read_public(&file)?.pem().trim())),
         Keys::Id { file } => ui::data(&format!("{}\n", read_public(&file)?.id().as_str())),

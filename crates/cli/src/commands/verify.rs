@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
+use warrant_protocol::RunId;
 use warrant_protocol::bundle::Bundle;
 use warrant_protocol::keys::{KeyRole, PublicKey, TrustedKeys};
 use warrant_protocol::story::outcome_words;
@@ -15,11 +16,12 @@ use warrant_protocol::verify::{Problem, VerifiedBundle, verify as check};
 use crate::args::Verify;
 use crate::commands::keys::read_public;
 use crate::exit::Exit;
+use crate::local::Local;
 use crate::ui::{self, Tone, paint};
 
 /// Checks a bundle and says one line per claim.
-pub(crate) fn verify(arguments: &Verify) -> anyhow::Result<Exit> {
-    let checked = read(arguments)?;
+pub(crate) fn verify(home: Option<&Path>, arguments: &Verify) -> anyhow::Result<Exit> {
+    let checked = read(home, arguments)?;
     match &checked {
         Ok(verified) if arguments.json => ui::json(&claims_json(verified)),
         Ok(verified) => ui::data(&claims_text(verified)),
@@ -29,8 +31,8 @@ pub(crate) fn verify(arguments: &Verify) -> anyhow::Result<Exit> {
 }
 
 /// Tells the story of a bundle that verifies; anything else has no story.
-pub(crate) fn receipt(arguments: &Verify) -> anyhow::Result<Exit> {
-    match read(arguments)? {
+pub(crate) fn receipt(home: Option<&Path>, arguments: &Verify) -> anyhow::Result<Exit> {
+    match read(home, arguments)? {
         Ok(verified) => {
             super::story::print(&verified, arguments.json);
             Ok(Exit::Success)
@@ -70,7 +72,13 @@ impl Refused {
     }
 }
 
-fn read(arguments: &Verify) -> anyhow::Result<Result<VerifiedBundle, Refused>> {
+fn read(
+    home: Option<&Path>,
+    arguments: &Verify,
+) -> anyhow::Result<Result<VerifiedBundle, Refused>> {
+    if let Some(run) = run_of(&arguments.subject) {
+        return read_run(home, run);
+    }
     let bytes = read_bytes(&arguments.subject)?;
     let named = arguments.trust.iter().chain(&arguments.more_trust);
     let keys = named.map(|file| Trust::parse(file)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -84,6 +92,30 @@ fn read(arguments: &Verify) -> anyhow::Result<Result<VerifiedBundle, Refused>> {
     };
     let trusted = trusted(&bundle, keys);
     Ok(check(bundle, &trusted).map_err(refused))
+}
+
+/// A subject that looks like a run and is no file is a run of this machine.
+fn run_of(subject: &Path) -> Option<&str> {
+    subject.to_str().filter(|text| text.starts_with(RunId::PREFIX) && !subject.exists())
+}
+
+/// Checks a run of this machine against this machine's own keys.
+fn read_run(home: Option<&Path>, run: &str) -> anyhow::Result<Result<VerifiedBundle, Refused>> {
+    let local = Local::open(home)?;
+    let run = local.run_named(run)?;
+    let bundle = local.plane.bundle(&run)?;
+    let keys = local.plane.home();
+    let trusted = TrustedKeys::none()
+        .and(KeyRole::Plane, keys.plane_key().public().clone())
+        .and(KeyRole::Runner, keys.runner_key().public().clone());
+    let trusted = keys
+        .approvers()?
+        .into_iter()
+        .fold(trusted, |trusted, key| trusted.and(KeyRole::Approver, key));
+    let refused = |problems| Refused { has_no_trust: false, problems };
+    Ok(Bundle::from_value(bundle)
+        .map_err(|malformed| refused(vec![Problem::Malformed { detail: malformed.0 }]))
+        .and_then(|bundle| check(bundle, &trusted).map_err(refused)))
 }
 
 fn read_bytes(file: &Path) -> anyhow::Result<Vec<u8>> {

@@ -7,6 +7,7 @@
     reason = "tests"
 )]
 
+mod exec;
 mod keys;
 mod verify;
 

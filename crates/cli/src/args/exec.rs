@@ -1,0 +1,129 @@
+//! Arguments of `warrant sandbox`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Sandbox {
+    /// Run one program: judged, contracted, inside a checked boundary, with a receipt
+    #[command(after_help = EXEC_HELP)]
+    Exec(Box<Exec>),
+    /// Print what a tier enforces on this machine, found by trying
+    Probe {
+        /// The tier; all local ones without it
+        #[arg(long, value_name = "P")]
+        provider: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the tiers with what they hold here
+    Providers {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+const EXEC_HELP: &str = "\
+The program's stdout and stderr pass through; one line on stderr says how it was governed.
+Its exit code is the exit code. Codes of our own, always named in that line and in --json:
+  1    something of ours or the machine failed       7  the boundary here is too weak
+  2    usage                                         8  it needs more than it was given
+  3    denied by policy                              9  a limit other than time struck
+  4    waiting for approval                        124  its time was up
+  5    approval refused or expired              128+N  ended by signal N
+
+Examples:
+  warrant sandbox exec -- npm test
+  warrant sandbox exec --allow-host registry.npmjs.org -- npm ci
+  warrant sandbox exec --dry-run -- sh -c 'rm -rf ~/x'";
+
+#[derive(Debug, Args)]
+pub(crate) struct Exec {
+    /// Which tier [default: the strongest one that a probe confirms here]
+    #[arg(long, value_name = "P")]
+    pub(crate) provider: Option<String>,
+    /// Image or template, where the provider has them
+    #[arg(long, value_name = "I")]
+    pub(crate) image: Option<String>,
+    /// How long it may take: 500ms, 30s, 5m, 1h
+    #[arg(long, value_name = "D", value_parser = super::super::duration::parse)]
+    pub(crate) timeout: Option<u64>,
+    /// A host it may reach, `host`, `*.host`, either with `:port` (can be repeated)
+    #[arg(long = "allow-host", value_name = "H")]
+    pub(crate) allow_hosts: Vec<String>,
+    /// A secret to release to it by name (can be repeated)
+    #[arg(long = "secret", value_name = "NAME")]
+    pub(crate) secrets: Vec<String>,
+    /// A directory or file it may also read (can be repeated)
+    #[arg(long = "read", value_name = "DIR")]
+    pub(crate) read: Vec<PathBuf>,
+    /// A directory it may also write (can be repeated)
+    #[arg(long = "write", value_name = "DIR")]
+    pub(crate) write: Vec<PathBuf>,
+    /// A variable of its environment (can be repeated)
+    #[arg(long = "env", value_name = "K=V")]
+    pub(crate) env: Vec<String>,
+    /// Where writes to the workspace go
+    ///
+    /// isolated: into a layer of this run, kept as a diff for `warrant pull`.
+    /// workspace-rollback: into the workspace when the program succeeds, put back when it fails.
+    #[arg(long, value_name = "MODE", default_value = "isolated")]
+    pub(crate) mode: String,
+    /// With workspace-rollback: what to do when the program fails, rollback or keep
+    #[arg(long = "on-failure", value_name = "WHAT", default_value = "rollback")]
+    pub(crate) on_failure: String,
+    /// The workspace [default: the current directory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) workspace: Option<PathBuf>,
+    /// Give the program a terminal
+    #[arg(long)]
+    pub(crate) tty: bool,
+    /// Wait for an approval instead of ending with 4
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Say what would happen; nothing runs, nothing is stored
+    #[arg(long = "dry-run")]
+    pub(crate) dry_run: bool,
+    /// Print one JSON object on stdout instead of the program's output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write the bundle of the run here
+    #[arg(long, value_name = "BUNDLE")]
+    pub(crate) out: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(
+        value_name = "ARGV",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) argv: Vec<String>,
+}
+
+impl Exec {
+    /// Returns the arguments of an exec with nothing but a program.
+    pub(crate) fn plain(argv: &[String]) -> Self {
+        Self {
+            provider: None,
+            image: None,
+            timeout: None,
+            allow_hosts: Vec::new(),
+            secrets: Vec::new(),
+            read: Vec::new(),
+            write: Vec::new(),
+            env: Vec::new(),
+            mode: "isolated".to_owned(),
+            on_failure: "rollback".to_owned(),
+            workspace: None,
+            tty: false,
+            wait: false,
+            dry_run: true,
+            json: false,
+            out: None,
+            argv: argv.to_vec(),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! `warrant approvals|approve|deny`, and waiting for someone else to do it.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use warrant_plane::approvals::Approved;
+use warrant_plane::{Judgment, random};
+use warrant_protocol::request::{ActorKind, ActorRef};
+use warrant_protocol::{RunId, RunState, Signed, Signer, SigningKey};
+
+use crate::args::{Approve, Deny};
+use crate::commands::exec::report::Report;
+use crate::exit::Exit;
+use crate::local::{Local, principal};
+use crate::ui;
+
+/// `warrant approvals`.
+pub(crate) fn list(local: &Local, as_json: bool) -> anyhow::Result<Exit> {
+    let waiting = local.plane.waiting()?;
+    if as_json {
+        let rows: Vec<Value> = waiting
+            .iter()
+            .map(|w| {
+                json!({
+                    "runId": w.run,
+                    "request": w.request,
+                    "requirements": w.judgment.requirements,
+                    "approvedBy": w.approved_by,
+                    "deadline": w.deadline,
+                })
+            })
+            .collect();
+        ui::json(&json!({"approvals": rows}));
+        return Ok(Exit::Success);
+    }
+    if waiting.is_empty() {
+        ui::note("nothing waits for approval");
+    }
+    for w in &waiting {
+        let task = ui::printable(&w.request.prompt);
+        ui::data(&format!("{}  {}\n", w.run, task));
+        ui::data(&format!("  asked by {}, until {}\n", w.request.requested_by.label(), w.deadline));
+        ui::data(&format!("  for {}\n", names(&w.judgment)));
+    }
+    Ok(Exit::Success)
+}
+
+/// Returns what people are asked for, in a line.
+pub(crate) fn names(judgment: &Judgment) -> String {
+    let names: Vec<&str> = judgment.requirements.iter().map(|r| r.name.as_str()).collect();
+    names.join(", ")
+}
+
+/// `warrant approve`.
+pub(crate) fn approve(local: &Local, arguments: &Approve) -> anyhow::Result<Exit> {
+    let run = local.run_named(&arguments.run)?;
+    let actor = match &arguments.name {
+        Some(name) => ActorRef { kind: ActorKind::Human, id: name.clone() },
+        None => principal(),
+    };
+    let approved = match &arguments.key {
+        Some(file) => {
+            let pem = std::fs::read_to_string(file)
+                .with_context(|| format!("cannot read {}", file.display()))?;
+            let key = SigningKey::from_pem(&pem)
+                .with_context(|| format!("{} is no private key", file.display()))?;
+            let statement = local.plane.statement(&run, &actor)?;
+            let approval = Signed::seal(&statement, Signer::Approver, &key)?;
+            local.plane.approve(&run, &approval)?
+        }
+        None => local.plane.approve_authenticated(&run, &principal())?,
+    };
+    let missing = match approved {
+        Approved::Issued => Vec::new(),
+        Approved::Missing(missing) => missing,
+    };
+    if arguments.json {
+        let word = if missing.is_empty() { "approved" } else { "counted" };
+        ui::json(&json!({"runId": run, "status": word, "missing": missing}));
+    } else if missing.is_empty() {
+        ui::note(&format!("approved {run} as {}", actor.label()));
+    } else {
+        ui::note(&format!("counted; {run} still needs: {}", missing.join(", ")));
+    }
+    Ok(Exit::Success)
+}
+
+/// `warrant deny`.
+pub(crate) fn deny(local: &Local, arguments: &Deny) -> anyhow::Result<Exit> {
+    let run = local.run_named(&arguments.run)?;
+    let reason = arguments.reason.as_deref().unwrap_or("no reason given");
+    local.plane.refuse(&run, &principal(), reason)?;
+    ui::note(&format!("refused {run}"));
+    Ok(Exit::Success)
+}
+
+/// Waits until a run is approved; the report of its end when it was refused or expired.
+pub(crate) fn wait(local: &Local, run: &RunId) -> anyhow::Result<Option<Report>> {
+    ui::note(&format!("warrant: waiting for approval · approve it with: warrant approve {run}"));
+    loop {
+        let row = local.plane.store().run(run)?;
+        match row.state {
+            RunState::AwaitingApproval => {}
+            RunState::Queued => return Ok(None),
+            RunState::Expired => {
+                return Ok(Some(Report::refused(run, "approval did not come in time")));
+            }
+            _ => return Ok(Some(Report::refused(run, "approval was refused"))),
+        }
+        if row.deadline.is_some_and(|deadline| random::now().is_ok_and(|now| now > deadline)) {
+            local.plane.seal_lost()?;
+        }
+        // Another process writes the approval; the store has no way to call us.
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}

@@ -1,0 +1,137 @@
+//! How an exec ends: the summary line on stderr, or one JSON object on stdout.
+
+use serde_json::{Value, json};
+use warrant_plane::Judgment;
+use warrant_protocol::story::outcome_words;
+use warrant_protocol::{Isolation, LimitKind, Outcome, RunId, Timestamp};
+use warrant_runner::run::Ended;
+
+use super::keep::Kept;
+use crate::args::Exec;
+use crate::exit::Exit;
+use crate::local::Local;
+use crate::ui;
+
+/// How it ended, in a form that every end has.
+pub(crate) struct Report {
+    run: RunId,
+    exit: Exit,
+    /// A few words for the summary line.
+    words: String,
+    /// What the person reads below it, line by line.
+    notes: Vec<String>,
+    details: Value,
+}
+
+impl Report {
+    /// Policy said no.
+    pub(crate) fn denied(run: &RunId, judgment: &Judgment) -> Self {
+        let summary = &judgment.summary;
+        Self {
+            run: run.clone(),
+            exit: Exit::Denied,
+            words: "denied by policy; nothing ran".to_owned(),
+            notes: summary.reasons.iter().map(|reason| format!("  - {reason}")).collect(),
+            details: json!({"status": "denied", "reasons": summary.reasons, "rules": summary.rules}),
+        }
+    }
+
+    /// People are asked first.
+    pub(crate) fn waiting(run: &RunId, judgment: &Judgment, deadline: Timestamp) -> Self {
+        Self {
+            run: run.clone(),
+            exit: Exit::WaitingForApproval,
+            words: format!("waiting for approval until {deadline}"),
+            notes: vec![
+                format!("  it needs: {}", super::super::approvals::names(judgment)),
+                format!("  approve it with: warrant approve {run}"),
+            ],
+            details: json!({
+                "status": "awaiting-approval",
+                "requirements": judgment.requirements,
+                "deadline": deadline,
+            }),
+        }
+    }
+
+    /// People said no, or nothing in time.
+    pub(crate) fn refused(run: &RunId, words: &str) -> Self {
+        Self {
+            run: run.clone(),
+            exit: Exit::ApprovalRefused,
+            words: words.to_owned(),
+            notes: Vec::new(),
+            details: json!({"status": "approval-refused"}),
+        }
+    }
+
+    /// It came to an end with a receipt.
+    pub(crate) fn ended(ended: &Ended, isolation: Isolation, kept: Kept) -> Self {
+        let body = ended.receipt.body();
+        let wall = ended.usage.wall_us.map(|us| format!(" · {} ms", us.div_ceil(1000)));
+        let words =
+            format!("{isolation} · {}{}", outcome_words(&ended.outcome), wall.unwrap_or_default());
+        let is_ours = !matches!(ended.outcome, Outcome::Exited { .. } | Outcome::Signaled { .. });
+        let mut notes = Vec::new();
+        if is_ours && !ended.message.is_empty() {
+            notes.push(format!("  {}", ui::printable(&ended.message)));
+        }
+        notes.extend(kept.notes.iter().map(|note| format!("  {note}")));
+        Self {
+            run: ended.run.clone(),
+            exit: exit_of(&ended.outcome),
+            words,
+            notes,
+            details: json!({
+                "status": body.status.as_str(),
+                "isolation": isolation,
+                "outcome": ended.outcome,
+                "message": ended.message,
+                "usage": ended.usage,
+                "stdout": body.stdout,
+                "stderr": body.stderr,
+                "network": body.network_accessed,
+                "diffHash": body.workspace_out.diff_hash,
+                "receiptHash": ended.receipt.hash(),
+                "workspace": kept.details,
+            }),
+        }
+    }
+
+    /// Prints it, writes the bundle where asked, and returns the exit code.
+    pub(crate) fn print(self, local: &Local, arguments: &Exec) -> anyhow::Result<Exit> {
+        if let Some(out) = &arguments.out {
+            super::super::reading::write_bundle(local, &self.run, out)?;
+        }
+        if arguments.json {
+            let mut object = self.details;
+            if let Value::Object(members) = &mut object {
+                members.insert("runId".to_owned(), json!(self.run));
+                members.insert("exitCode".to_owned(), json!(self.exit.code()));
+                members.insert("exitCodeIs".to_owned(), json!(self.exit.owner()));
+                let output = super::super::reading::log_text(local, &self.run)?;
+                members.insert("output".to_owned(), json!(output));
+            }
+            ui::json(&object);
+        } else {
+            ui::note(&format!("warrant: {} · {}", self.words, self.run));
+            self.notes.iter().for_each(|note| ui::note(note));
+        }
+        Ok(self.exit)
+    }
+}
+
+fn exit_of(outcome: &Outcome) -> Exit {
+    match outcome {
+        Outcome::Exited { code } => Exit::Program(*code),
+        Outcome::Signaled { signal } => Exit::Signal(*signal),
+        Outcome::Limited { limit: LimitKind::Wall } => Exit::TimedOut,
+        Outcome::Limited { .. } => Exit::LimitStruck,
+        Outcome::Cancelled => Exit::Cancelled,
+        Outcome::Denied => Exit::Denied,
+        Outcome::ApprovalExpired => Exit::ApprovalRefused,
+        Outcome::PostureRefused => Exit::PostureTooWeak,
+        Outcome::GapDenied => Exit::GapDenied,
+        Outcome::Unobserved | Outcome::Lost | Outcome::Failed => Exit::Failure,
+    }
+}

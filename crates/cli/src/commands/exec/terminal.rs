@@ -1,0 +1,63 @@
+//! The person's terminal: its size, raw mode while a program has a terminal of its own, and the
+//! signals that mean stop.
+
+use std::io::{self, IsTerminal as _};
+
+use anyhow::{Context as _, bail};
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use warrant_sandbox::{Cancel, TtySize};
+
+/// Stops the run when this process is told to stop; the receipt is still written.
+pub(crate) fn cancel_on_signals(cancel: &Cancel) -> anyhow::Result<()> {
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals cannot be watched")?;
+    let cancel = cancel.clone();
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || signals.forever().for_each(|_| cancel.cancel()))
+        .context("no thread for signals")?;
+    Ok(())
+}
+
+/// Returns the size of the person's terminal when the program wants one.
+pub(crate) fn size(is_wanted: bool) -> anyhow::Result<Option<TtySize>> {
+    if !is_wanted {
+        return Ok(None);
+    }
+    if !io::stdin().is_terminal() {
+        bail!("--tty needs a terminal on standard input");
+    }
+    let size = tcgetwinsize(io::stdin()).context("the terminal does not tell its size")?;
+    Ok(Some(TtySize { columns: size.ws_col.max(1), rows: size.ws_row.max(1) }))
+}
+
+/// Raw mode for as long as it lives.
+pub(crate) struct Raw {
+    before: Option<Termios>,
+}
+
+impl Raw {
+    /// Enters raw mode when `is_wanted`.
+    pub(crate) fn enter(is_wanted: bool) -> anyhow::Result<Self> {
+        if !is_wanted {
+            return Ok(Self { before: None });
+        }
+        let before = tcgetattr(io::stdin()).context("the terminal does not tell its mode")?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(io::stdin(), OptionalActions::Now, &raw)
+            .context("the terminal does not change its mode")?;
+        Ok(Self { before: Some(before) })
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // There is nobody left to tell if the terminal is gone.
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
+        }
+    }
+}

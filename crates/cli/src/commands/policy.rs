@@ -1,0 +1,220 @@
+//! `warrant policy` and `warrant init`.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use warrant_plane::random;
+use warrant_plane::store::{PolicyRow, RunFilter};
+use warrant_policy::decision::Decision;
+use warrant_policy::facts::Facts;
+use warrant_policy::inspect;
+use warrant_policy::preset::Preset;
+use warrant_policy::snapshot::PolicySnapshot;
+use warrant_protocol::{Isolation, RunRequest};
+
+use crate::args::{Exec, Init, Policy};
+use crate::commands::exec::request::{Wish, around_plain};
+use crate::exit::Exit;
+use crate::local::{Local, PolicyFiles, policy_folder, write_policy};
+use crate::ui;
+
+/// `warrant init`.
+pub(crate) fn init(home: Option<&Path>, arguments: &Init) -> anyhow::Result<Exit> {
+    let Some(preset) = Preset::named(&arguments.preset) else {
+        ui::note(&format!("--preset is default, strict, dev or ci, not `{}`", arguments.preset));
+        return Ok(Exit::Usage);
+    };
+    let local = Local::open_with(home, preset)?;
+    let home = local.plane.home();
+    let (plane, runner) = (home.plane_key().public().id(), home.runner_key().public().id());
+    if arguments.json {
+        ui::json(&json!({
+            "home": home.root(),
+            "planeKey": plane,
+            "runnerKey": runner,
+            "policyHash": local.plane.policy_hash(),
+        }));
+    } else {
+        ui::data(&format!(
+            "home    {}\nplane   {plane}\nrunner  {runner}\npolicy  {}\n",
+            home.root().display(),
+            local.plane.policy_hash()
+        ));
+    }
+    Ok(Exit::Success)
+}
+
+/// `warrant policy`.
+pub(crate) fn run(local: &Local, command: Policy) -> anyhow::Result<Exit> {
+    match command {
+        Policy::Show { json: as_json } => show(local, as_json),
+        Policy::Set { source } => set(local, &source),
+        Policy::Check { source, json: as_json } => check(&source, as_json),
+        Policy::Test { source } => test(local, source.as_deref()),
+        Policy::Explain { json: as_json, argv } => explain(local, &argv, as_json),
+        Policy::Diff { source, json: as_json } => diff(local, &source, as_json),
+    }
+}
+
+fn in_force(local: &Local) -> anyhow::Result<&PolicySnapshot> {
+    local.policy.as_ref().context(
+        "no policy is in force, so everything is denied; set one with: warrant policy set default",
+    )
+}
+
+fn show(local: &Local, as_json: bool) -> anyhow::Result<Exit> {
+    let policy = in_force(local)?;
+    let files = PolicyFiles::read(&policy_folder(local.plane.home().root()))?;
+    if as_json {
+        let document: Value =
+            serde_json::from_str(&files.document).context("the document is no JSON")?;
+        ui::json(&json!({"policyHash": policy.hash(), "document": document, "rules": files.rules}));
+    } else {
+        ui::data(&format!(
+            "# policy {}\n{}\n{}\n",
+            policy.hash(),
+            files.document.trim_end(),
+            files.rules.trim_end()
+        ));
+    }
+    Ok(Exit::Success)
+}
+
+fn set(local: &Local, source: &str) -> anyhow::Result<Exit> {
+    let files = PolicyFiles::named(source)?;
+    let policy =
+        PolicySnapshot::load(files.text()).context("refused; the policy in force stays")?;
+    let content =
+        json!({"document": files.document, "rules": files.rules, "examples": files.examples});
+    local.plane.store().set_policy(PolicyRow {
+        hash: policy.hash(),
+        body: content.to_string(),
+        set_by: crate::local::principal().label(),
+        created_at: random::now()?,
+    })?;
+    write_policy(local.plane.home().root(), &files)?;
+    ui::note(&format!("policy {} is in force", policy.hash()));
+    Ok(Exit::Success)
+}
+
+fn check(source: &str, as_json: bool) -> anyhow::Result<Exit> {
+    let files = PolicyFiles::named(source)?;
+    match inspect::check(files.text()) {
+        Ok(checked) if as_json => ui::json(&json!({
+            "valid": true, "policyHash": checked.hash, "rules": checked.rules, "examples": checked.examples,
+        })),
+        Ok(checked) => ui::data(&format!(
+            "valid: {} rules, {} examples pass, hash {}\n",
+            checked.rules, checked.examples, checked.hash
+        )),
+        Err(problem) if as_json => {
+            ui::json(
+                &json!({"valid": false, "problem": format!("{:#}", anyhow::Error::from(problem))}),
+            );
+            return Ok(Exit::Failure);
+        }
+        Err(problem) => return Err(problem.into()),
+    }
+    Ok(Exit::Success)
+}
+
+fn test(local: &Local, source: Option<&str>) -> anyhow::Result<Exit> {
+    let files = match source {
+        Some(source) => PolicyFiles::named(source)?,
+        None => PolicyFiles::read(&policy_folder(local.plane.home().root()))?,
+    };
+    let checked = inspect::check(files.text())?;
+    ui::data(&format!("{} passed, 0 failed\n", checked.examples));
+    Ok(Exit::Success)
+}
+
+fn explain(local: &Local, argv: &[String], as_json: bool) -> anyhow::Result<Exit> {
+    let policy = in_force(local)?;
+    let wish = Wish::read(&Exec::plain(argv), local, Isolation::Namespace)?;
+    let facts = Facts::of(&wish.request, wish.around(random::now()?.unix_ms()));
+    let explanation = inspect::explain(policy, &facts);
+    let rules = |rules: &[warrant_policy::rules::Rule]| -> Vec<String> {
+        rules.iter().map(|rule| format!("{}: {}", rule.id, rule.reason)).collect()
+    };
+    if as_json {
+        let questions: Vec<Value> = explanation
+            .questions
+            .iter()
+            .map(|q| {
+                json!({
+                    "action": q.action, "resource": q.resource, "allowed": q.allowed,
+                    "rules": rules(&q.rules), "wouldSatisfy": q.would_satisfy,
+                })
+            })
+            .collect();
+        ui::json(&json!({
+            "decision": word(&explanation.decision),
+            "reason": explanation.decision.reason(),
+            "consents": explanation.consents,
+            "questions": questions,
+        }));
+        return Ok(Exit::Success);
+    }
+    ui::data(&format!("{}: {}\n", word(&explanation.decision), explanation.decision.reason()));
+    for question in &explanation.questions {
+        let answer = if question.allowed { "yes" } else { "no" };
+        ui::data(&format!(
+            "  {} {}: {answer}\n",
+            question.action,
+            ui::printable(&question.resource)
+        ));
+        rules(&question.rules).iter().for_each(|rule| ui::data(&format!("      {rule}\n")));
+        if let Some(level) = question.would_satisfy {
+            ui::data(&format!("      an approval at level {level} would allow it\n"));
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn diff(local: &Local, source: &str, as_json: bool) -> anyhow::Result<Exit> {
+    let old = in_force(local)?;
+    let files = PolicyFiles::named(source)?;
+    let new = PolicySnapshot::load(files.text())?;
+    let page =
+        local.plane.store().list(&RunFilter { state: None, before: None, limit: Some(1000) })?;
+    let mut recorded = Vec::new();
+    for row in &page.runs {
+        let request: RunRequest =
+            serde_json::from_str(&row.request).context("a stored request does not read back")?;
+        let facts = Facts::of(&request, around_plain(&request, row.created_at.unix_ms()));
+        recorded.push((row.id.as_str().to_owned(), facts));
+    }
+    let changed = inspect::diff(old, &new, recorded.iter().map(|(id, facts)| (id.as_str(), facts)));
+    let rows: Vec<Value> = changed
+        .iter()
+        .map(|c| json!({"runId": c.id, "old": word(&c.old), "new": word(&c.new), "reason": c.new.reason()}))
+        .collect();
+    if as_json {
+        ui::json(&json!({"compared": recorded.len(), "changed": rows}));
+    } else {
+        ui::data(&format!(
+            "{} of {} recorded requests would be decided differently\n",
+            rows.len(),
+            recorded.len()
+        ));
+        for c in &changed {
+            ui::data(&format!(
+                "  {}  {} -> {}: {}\n",
+                c.id,
+                word(&c.old),
+                word(&c.new),
+                c.new.reason()
+            ));
+        }
+    }
+    Ok(Exit::Success)
+}
+
+const fn word(decision: &Decision) -> &'static str {
+    match decision {
+        Decision::Allow { .. } => "allow",
+        Decision::Ask(_) => "ask",
+        Decision::Deny { .. } => "deny",
+    }
+}

@@ -1,0 +1,274 @@
+//! `warrant sandbox exec` from outside: the whole path on one machine, with real tiers.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::{stderr, stdout, warrant};
+
+/// A home and a workspace of one test.
+struct Machine {
+    directory: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("work")).unwrap();
+        std::fs::write(directory.path().join("work/a.txt"), "a\n").unwrap();
+        Self { directory }
+    }
+
+    fn home(&self) -> std::path::PathBuf {
+        self.directory.path().join("home")
+    }
+
+    fn work(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join("work").join(name)
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        warrant()
+            .args(arguments)
+            .env("WARRANT_HOME", self.home())
+            .current_dir(self.work(""))
+            .stdin(std::process::Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    fn exec(&self, arguments: &[&str]) -> Output {
+        self.run(&[&["sandbox", "exec"], arguments].concat())
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let output = self.run(arguments);
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{}{}", stdout(&output), stderr(&output)))
+    }
+}
+
+#[test]
+fn the_first_run_prints_hello_and_leaves_a_verifiable_receipt() {
+    let machine = Machine::new();
+    let output = machine.exec(&["--", "echo", "hello"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "hello\n");
+    let summary = stderr(&output);
+    assert!(summary.starts_with("warrant: namespace"), "{summary}");
+    let run = summary.split_whitespace().find(|word| word.starts_with("run_")).unwrap();
+    let verified = machine.run(&["verify", run]);
+    assert_eq!(verified.status.code(), Some(0), "{}{}", stdout(&verified), stderr(&verified));
+    let mode =
+        |name: &str| std::fs::metadata(machine.home().join(name)).unwrap().permissions().mode();
+    assert_eq!(mode("keys/plane.key.pem") & 0o777, 0o600);
+    assert_eq!(mode("") & 0o077, 0);
+}
+
+#[test]
+fn exit_codes_are_the_programs_and_ours_are_named() {
+    let machine = Machine::new();
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 126", 126), ("kill -SEGV $$", 139)]
+    {
+        let output = machine.exec(&["--", "sh", "-c", script]);
+        assert_eq!(output.status.code(), Some(code), "{script}: {}", stderr(&output));
+    }
+    let timed_out =
+        machine.json(&["sandbox", "exec", "--json", "--timeout", "300ms", "--", "sleep", "9"]);
+    assert_eq!(timed_out["exitCode"], 124, "{timed_out}");
+    assert_eq!(timed_out["exitCodeIs"], "warrant");
+    let own = machine.json(&["sandbox", "exec", "--json", "--", "sh", "-c", "exit 3"]);
+    assert_eq!(own["exitCode"], 3);
+    assert_eq!(own["exitCodeIs"], "program", "a 3 of the program is not a denial");
+}
+
+#[test]
+fn denied_never_reaches_the_backend_and_has_a_receipt() {
+    let machine = Machine::new();
+    let marker = machine.work("ran");
+    let script = format!("touch {}", marker.display());
+    let output = machine.exec(&["--provider", "process", "--json", "--", "sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let denied: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(denied["status"], "denied");
+    assert!(!denied["reasons"].as_array().unwrap().is_empty());
+    assert!(!marker.exists());
+    let verified = machine.run(&["verify", denied["runId"].as_str().unwrap()]);
+    assert_eq!(verified.status.code(), Some(0), "{}{}", stdout(&verified), stderr(&verified));
+}
+
+#[test]
+fn the_workspace_stays_untouched_and_the_diff_can_be_pulled() {
+    let machine = Machine::new();
+    let git = |arguments: &[&str]| {
+        let status = std::process::Command::new("git")
+            .args(arguments)
+            .current_dir(machine.work(""))
+            .output();
+        assert!(status.unwrap().status.success(), "git {arguments:?}");
+    };
+    git(&["init", "-q"]);
+    git(&["add", "-A"]);
+    git(&["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]);
+    let done = machine.json(&[
+        "sandbox",
+        "exec",
+        "--json",
+        "--",
+        "sh",
+        "-c",
+        "echo b >> a.txt; echo n > new",
+    ]);
+    assert_eq!(done["exitCode"], 0, "{done}");
+    assert_eq!(std::fs::read_to_string(machine.work("a.txt")).unwrap(), "a\n");
+    assert!(!machine.work("new").exists());
+    let run = done["runId"].as_str().unwrap();
+    let diff = stdout(&machine.run(&["diff", run]));
+    assert!(diff.contains("+b") && diff.contains("new"), "{diff}");
+    let pulled = machine.run(&["pull", run, "--json"]);
+    let pulled: Value =
+        serde_json::from_slice(&pulled.stdout).unwrap_or_else(|_| panic!("{}", stderr(&pulled)));
+    assert_eq!(pulled["mode"], "applied", "{pulled}");
+    assert_eq!(std::fs::read_to_string(machine.work("a.txt")).unwrap(), "a\nb\n");
+    let undone = machine.run(&["undo"]);
+    assert_eq!(undone.status.code(), Some(0), "{}", stderr(&undone));
+    assert_eq!(std::fs::read_to_string(machine.work("a.txt")).unwrap(), "a\n");
+}
+
+#[test]
+fn rollback_mode_keeps_success_drops_failure_and_undoes() {
+    let machine = Machine::new();
+    let failing =
+        machine.exec(&["--mode", "workspace-rollback", "--", "sh", "-c", "echo x > a.txt; exit 1"]);
+    assert_eq!(failing.status.code(), Some(1));
+    assert_eq!(std::fs::read_to_string(machine.work("a.txt")).unwrap(), "a\n");
+    let good = machine.exec(&["--mode", "workspace-rollback", "--", "sh", "-c", "echo x > a.txt"]);
+    assert_eq!(good.status.code(), Some(0), "{}", stderr(&good));
+    assert_eq!(std::fs::read_to_string(machine.work("a.txt")).unwrap(), "x\n");
+    assert_eq!(machine.run(&["undo"]).status.code(), Some(0));
+    assert_eq!(std::fs::read_to_string(machine.work("a.txt")).unwrap(), "a\n");
+}
+
+#[test]
+fn a_dry_run_runs_nothing_and_stores_nothing() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    let plan =
+        machine.json(&["sandbox", "exec", "--dry-run", "--json", "--", "sh", "-c", "touch ran"]);
+    assert_eq!(plan["dryRun"], true);
+    assert_eq!(plan["decision"]["decision"], "allow", "{plan}");
+    assert!(plan["plan"]["backend"]["mounts"].is_array(), "{plan}");
+    assert!(!machine.work("ran").exists());
+    assert!(machine.json(&["runs", "--json"])["runs"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn the_interpreting_tiers_run_scripts_and_plain_commands() {
+    let machine = Machine::new();
+    let mock = machine.exec(&["--provider", "mock", "--", "echo", "Hello"]);
+    assert_eq!(stdout(&mock), "Hello\n", "{}", stderr(&mock));
+    let hermetic =
+        machine.exec(&["--provider", "hermetic", "--", "sh", "-c", "cat a.txt | tr a z"]);
+    assert_eq!(stdout(&hermetic), "z\n", "{}", stderr(&hermetic));
+}
+
+#[test]
+fn a_secret_reaches_the_program_by_policy_and_never_the_disk_or_the_screen() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    let value = "s3cr3t-Value-9471";
+    let mut set = warrant()
+        .args(["secret", "set", "TOKEN"])
+        .env("WARRANT_HOME", machine.home())
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut set.stdin.take().unwrap(), value.as_bytes()).unwrap();
+    assert!(set.wait().unwrap().success());
+    let refused = machine.exec(&["--secret", "TOKEN", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(3), "no rule releases it: {}", stderr(&refused));
+    release(&machine, "TOKEN");
+    let script =
+        "test -n \"$TOKEN\" && echo got $TOKEN && echo $TOKEN | base64 && echo $TOKEN > leak.txt";
+    let out = machine.directory.path().join("b.json");
+    let output = machine.exec(&[
+        "--secret",
+        "TOKEN",
+        "--out",
+        out.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("got [REDACTED:TOKEN]"), "{}", stdout(&output));
+    assert!(!std::fs::read_to_string(&out).unwrap().contains(value));
+    assert!(!stdout(&output).contains(value));
+    for file in walk(&machine.home()) {
+        let bytes = std::fs::read(&file).unwrap();
+        let found = bytes.windows(value.len()).any(|window| window == value.as_bytes());
+        assert!(!found, "{} holds the secret", file.display());
+    }
+}
+
+/// Puts a policy in force that releases one secret to this machine's pool.
+fn release(machine: &Machine, name: &str) {
+    let document = std::fs::read_to_string(machine.home().join("policy/document.json")).unwrap();
+    let mut document: Value = serde_json::from_str(&document).unwrap();
+    document["secrets"]["releasable"] =
+        serde_json::json!([{"name": name, "scope": "test", "pools": ["default"]}]);
+    let folder = machine.directory.path().join("policy");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("document.json"), document.to_string()).unwrap();
+    std::fs::copy(machine.home().join("policy/rules.cedar"), folder.join("rules.cedar")).unwrap();
+    let set = machine.run(&["policy", "set", folder.to_str().unwrap()]);
+    assert!(set.status.success(), "{}", stderr(&set));
+}
+
+fn walk(directory: &Path) -> Vec<std::path::PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(walk(&path))
+        } else if path.is_file() {
+            files.push(path)
+        }
+    }
+    files
+}
+
+#[test]
+fn bad_arguments_are_named() {
+    let machine = Machine::new();
+    for (arguments, word) in [
+        (&["--provider", "nope", "--", "true"][..], "nope"),
+        (&["--timeout", "soon", "--", "true"], "soon"),
+        (&["--env", "NOVALUE", "--", "true"], "NOVALUE"),
+        (&["--read", "/no/such/dir", "--", "true"], "/no/such/dir"),
+        (&["--secret", "bad-name", "--", "true"], "bad-name"),
+        (&["--mode", "yolo", "--", "true"], "yolo"),
+        (&[][..], "ARGV"),
+    ] {
+        let output = machine.exec(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(word), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_broken_policy_denies_everything_and_a_bad_one_is_not_set() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    let bad = machine.directory.path().join("bad");
+    std::fs::create_dir(&bad).unwrap();
+    std::fs::write(bad.join("document.json"), "{}").unwrap();
+    let refused = machine.run(&["policy", "set", bad.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(machine.exec(&["--", "true"]).status.code(), Some(0), "the old one stays");
+    std::fs::remove_dir_all(machine.home().join("policy")).unwrap();
+    assert_eq!(machine.exec(&["--", "true"]).status.code(), Some(3), "no policy, no run");
+}
