@@ -116,3 +116,28 @@ proptest! {
         }
     }
 }
+
+/// What the reference reads from a CONNECT target is read the same way here, or refused.
+#[test]
+fn connect_targets_agree_with_the_reference_or_are_refused() {
+    let text = include_str!("../../../../vectors/validators.json");
+    let vectors: serde_json::Value = serde_json::from_str(text).unwrap();
+    let mut refused = Vec::new();
+    for row in vectors["connectAuthority"].as_array().unwrap() {
+        let input = row["input"].as_str().unwrap();
+        match parse_authority(input) {
+            Ok((host, port)) => {
+                let host = host.to_string();
+                let bare = host.trim_start_matches('[').trim_end_matches(']');
+                assert_eq!(bare, row["host"].as_str().unwrap(), "{input}");
+                assert_eq!(
+                    u64::from(port.unwrap_or(443)),
+                    row["port"].as_u64().unwrap(),
+                    "{input}"
+                );
+            }
+            Err(_) => refused.push(input),
+        }
+    }
+    assert_eq!(refused, ["2001:db8::1", "host:", "host:abc", "", ":80", "[bad", " a.b:1 "]);
+}
