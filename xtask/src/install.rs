@@ -14,14 +14,19 @@ struct Tool {
 const TOOLS: &[Tool] = &[
     Tool { program: "bash", package: "bash" },
     Tool { program: "bwrap", package: "bubblewrap" },
+    Tool { program: "bzip2", package: "bzip2" },
+    Tool { program: "cc", package: "gcc" },
+    Tool { program: "column", package: "bsdextrautils" },
     Tool { program: "git", package: "git" },
     Tool { program: "ip", package: "iproute2" },
     Tool { program: "jq", package: "jq" },
+    Tool { program: "kill", package: "procps" },
     Tool { program: "node", package: "nodejs" },
     Tool { program: "npm", package: "npm" },
     Tool { program: "perl", package: "perl" },
     Tool { program: "python3", package: "python3" },
     Tool { program: "setpriv", package: "util-linux" },
+    Tool { program: "strings", package: "binutils" },
 ];
 
 /// Installs what is missing.
