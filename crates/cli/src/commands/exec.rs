@@ -5,10 +5,11 @@ use std::io;
 use std::path::Path;
 
 use anyhow::Context as _;
+use serde_json::Value;
 use warrant_plane::judge::judge;
 use warrant_plane::reception::APPROVAL_WAIT_MS;
 use warrant_plane::{Reception, Submission, random};
-use warrant_protocol::RunId;
+use warrant_protocol::{RunId, RunState};
 use warrant_runner::run::{Ended, Observer, RunnerIdentity, Surroundings, governed_run};
 use warrant_sandbox::{Backend, Cancel, Stdin, Stream};
 
@@ -34,6 +35,24 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit>
     if arguments.dry_run {
         return plan::print(&local, &wish, backend, arguments.json);
     }
+    let run = match permitted(&local, &wish, arguments)? {
+        Ok(run) => run,
+        Err(report) => return report.print(&local, arguments),
+    };
+    let ended = walk(&local, &wish, backend, (&run, arguments))?;
+    let kept = keep::after(&local, &wish, &ended, arguments)?;
+    Report::ended(&ended, backend.isolation(), kept).print(&local, arguments)
+}
+
+/// Returns the run that may start, or how it ended before it could.
+fn permitted(
+    local: &Local,
+    wish: &Wish,
+    arguments: &Exec,
+) -> anyhow::Result<Result<RunId, Report>> {
+    if let Some(run) = approved_twin(local, wish)? {
+        return Ok(Ok(run));
+    }
     let submission = Submission {
         request: wish.request.clone(),
         principal: principal(),
@@ -43,22 +62,37 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit>
     let around = wish.around(random::now()?.unix_ms());
     let policy = local.policy.as_ref();
     let reception = local.plane.submit(submission, |request| judge(policy, request, around))?;
-    let run = match reception {
-        Reception::Queued { run } | Reception::Repeated { run } => run,
-        Reception::Denied { run, judgment, .. } => {
-            return Report::denied(&run, &judgment).print(&local, arguments);
-        }
-        Reception::AwaitingApproval { run, judgment, deadline } if !arguments.wait => {
-            return Report::waiting(&run, &judgment, deadline).print(&local, arguments);
-        }
-        Reception::AwaitingApproval { run, .. } => match super::approvals::wait(&local, &run)? {
-            Some(refused) => return refused.print(&local, arguments),
-            None => run,
-        },
+    let waiting = match reception {
+        Reception::Queued { run } => return Ok(Ok(run)),
+        Reception::Denied { run, judgment, .. } => return Ok(Err(Report::denied(&run, &judgment))),
+        Reception::AwaitingApproval { run, .. } | Reception::Repeated { run } => run,
     };
-    let ended = walk(&local, &wish, backend, (&run, arguments))?;
-    let kept = keep::after(&local, &wish, &ended, arguments)?;
-    Report::ended(&ended, backend.isolation(), kept).print(&local, arguments)
+    if arguments.wait {
+        return Ok(match super::approvals::wait(local, &waiting)? {
+            Some(refused) => Err(refused),
+            None => Ok(waiting),
+        });
+    }
+    let all = local.plane.waiting()?;
+    let found = all.into_iter().find(|other| other.run == waiting);
+    let found = found.with_context(|| format!("{waiting} does not wait any more; try again"))?;
+    Ok(Err(Report::waiting(&waiting, &found.judgment, found.deadline)))
+}
+
+/// The same request, approved since it was made: it starts now, and only once.
+fn approved_twin(local: &Local, wish: &Wish) -> anyhow::Result<Option<RunId>> {
+    let hash = wish.request.hash()?;
+    for live in local.plane.store().live()? {
+        if live.state != RunState::Queued {
+            continue;
+        }
+        let row = local.plane.store().run(&live.id)?;
+        let contract: Value = serde_json::from_str(row.contract.as_deref().unwrap_or("null"))?;
+        if row.request_hash == hash && contract.get("approvedBy").is_some() {
+            return Ok(Some(live.id));
+        }
+    }
+    Ok(None)
 }
 
 fn walk(

@@ -272,3 +272,58 @@ fn a_broken_policy_denies_everything_and_a_bad_one_is_not_set() {
     std::fs::remove_dir_all(machine.home().join("policy")).unwrap();
     assert_eq!(machine.exec(&["--", "true"]).status.code(), Some(3), "no policy, no run");
 }
+
+/// Puts a policy in force in which bob must agree to every run.
+fn ask_bob(machine: &Machine) {
+    let document = std::fs::read_to_string(machine.home().join("policy/document.json")).unwrap();
+    let mut document: Value = serde_json::from_str(&document).unwrap();
+    document["consent"] = serde_json::json!([{"when": "any-run", "approvers": ["bob"]}]);
+    let folder = machine.directory.path().join("asking");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("document.json"), document.to_string()).unwrap();
+    std::fs::copy(machine.home().join("policy/rules.cedar"), folder.join("rules.cedar")).unwrap();
+    let set = machine.run(&["policy", "set", folder.to_str().unwrap()]);
+    assert!(set.status.success(), "{}", stderr(&set));
+}
+
+#[test]
+fn an_approval_counts_once_for_the_exact_command_and_never_from_the_requester() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    ask_bob(&machine);
+    let key = machine.directory.path().join("bob").to_str().unwrap().to_owned();
+    assert!(machine.run(&["keys", "new", &key]).status.success());
+    let (public, secret) = (format!("{key}.pub.pem"), format!("{key}.key.pem"));
+    assert!(machine.run(&["keys", "approver", "bob", &public]).status.success());
+
+    let asked = machine.json(&["sandbox", "exec", "--json", "--", "echo", "yes"]);
+    assert_eq!(asked["exitCode"], 4, "{asked}");
+    let run = asked["runId"].as_str().unwrap();
+    assert_eq!(machine.run(&["approve", run]).status.code(), Some(1), "nobody approves their own");
+    let approved = machine.run(&["approve", run, "--as", "bob", "--key", &secret]);
+    assert_eq!(approved.status.code(), Some(0), "{}", stderr(&approved));
+
+    let other = machine.exec(&["--", "echo", "no"]);
+    assert_eq!(other.status.code(), Some(4), "another command is another question");
+    let ran = machine.exec(&["--", "echo", "yes"]);
+    assert_eq!(stdout(&ran), "yes\n", "{}", stderr(&ran));
+    let verified = machine.run(&["verify", run]);
+    assert_eq!(verified.status.code(), Some(0), "{}", stdout(&verified));
+    let again = machine.exec(&["--", "echo", "yes"]);
+    assert_eq!(again.status.code(), Some(4), "an approval is used up");
+}
+
+#[test]
+fn a_refused_approval_ends_with_a_receipt() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    ask_bob(&machine);
+    let asked = machine.json(&["sandbox", "exec", "--json", "--", "touch", "ran"]);
+    let run = asked["runId"].as_str().unwrap();
+    let waiting = machine.json(&["approvals", "--json"]);
+    assert_eq!(waiting["approvals"][0]["runId"], run, "{waiting}");
+    assert!(machine.run(&["deny", run, "--reason", "not today"]).status.success());
+    let verified = machine.run(&["verify", run]);
+    assert_eq!(verified.status.code(), Some(0), "{}{}", stdout(&verified), stderr(&verified));
+    assert!(!machine.work("ran").exists());
+}

@@ -31,7 +31,12 @@ impl Report {
             run: run.clone(),
             exit: Exit::Denied,
             words: "denied by policy; nothing ran".to_owned(),
-            notes: summary.reasons.iter().map(|reason| format!("  - {reason}")).collect(),
+            notes: (summary.reasons.iter().map(|reason| format!("  - {}", ui::printable(reason))))
+                .chain([
+                    "  what is allowed: warrant policy show; other presets: warrant policy set dev"
+                        .to_owned(),
+                ])
+                .collect(),
             details: json!({"status": "denied", "reasons": summary.reasons, "rules": summary.rules}),
         }
     }
@@ -45,6 +50,7 @@ impl Report {
             notes: vec![
                 format!("  it needs: {}", super::super::approvals::names(judgment)),
                 format!("  approve it with: warrant approve {run}"),
+                "  then run the same command again, or wait for it with --wait".to_owned(),
             ],
             details: json!({
                 "status": "awaiting-approval",

@@ -51,13 +51,15 @@ impl Wish {
             requested_by: principal(),
             agent_kind: "command".to_owned(),
             agent_version: None,
-            prompt: arguments.argv.join(" "),
+            // The workspace's path is part of what is judged and approved.
+            prompt: format!("{} (in {})", arguments.argv.join(" "), workspace.display()),
             pool: local.plane.home().pool().clone(),
             secret_names: secret_names(&arguments.secrets)?,
             workspace: manifest(&workspace),
             network: NetworkPolicy { default_deny: true, allow_hosts: hosts },
             budget: BudgetSpec { max_spend_usd: None, max_duration_min: None },
-            disclosure: Disclosure::MinimalContext,
+            // On one machine nothing is told to anyone else.
+            disclosure: Disclosure::None,
             execution: Some(ExecutionSpec::Argv {
                 command: program.clone(),
                 args: args.to_vec(),
