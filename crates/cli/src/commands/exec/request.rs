@@ -44,6 +44,9 @@ impl Wish {
         local: &Local,
         isolation: Isolation,
     ) -> anyhow::Result<Self> {
+        if arguments.image.is_some() {
+            bail!("--image: {isolation} has no images; leave it out");
+        }
         let workspace = workspace(arguments.workspace.as_deref())?;
         let (program, args) = arguments.argv.split_first().context("no program to run")?;
         let (hosts, egress) = hosts(&arguments.allow_hosts)?;
