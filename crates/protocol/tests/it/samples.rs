@@ -43,7 +43,13 @@ fn samples_are_what_the_code_makes_and_verify() {
             std::fs::create_dir_all(path("")).unwrap();
             std::fs::write(path(name), text).unwrap();
         }
-        assert_eq!(&std::fs::read_to_string(path(name)).unwrap(), text, "{name}");
+        let stored = std::fs::read_to_string(path(name)).unwrap();
+        // The order of members depends on others' features, so objects are compared, not texts.
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+        assert!(
+            stored == *text || value(&stored).is_some_and(|v| Some(v) == value(text)),
+            "{name}"
+        );
     }
     let key = |name| PublicKey::from_pem(&std::fs::read_to_string(path(name)).unwrap()).unwrap();
     let trusted = TrustedKeys::none()
