@@ -45,7 +45,7 @@ fn samples_are_what_the_code_makes_and_verify() {
         }
         let stored = std::fs::read_to_string(path(name)).unwrap();
         // The order of members depends on others' features, so objects are compared, not texts.
-        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+        let value = |text: &str| serde_json::from_str::<Value>(text).ok();
         assert!(
             stored == *text || value(&stored).is_some_and(|v| Some(v) == value(text)),
             "{name}"
