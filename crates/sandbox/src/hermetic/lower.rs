@@ -92,10 +92,17 @@ pub(super) fn artifact(request: &Request, invocation: &Invocation) -> Value {
     })
 }
 
+/// What a script has when nobody says otherwise. The plan tells of it, as of everything else.
+const DEFAULT_ENVIRONMENT: [(&str, &str); 3] =
+    [("HOME", "/tmp"), ("PATH", "/usr/bin:/bin"), ("USER", "agent")];
+
 /// Returns the environment as the script will see it.
 fn environment(invocation: &Invocation) -> Vec<(String, String)> {
+    let is_asked = |name: &str| invocation.env.iter().any(|var| var.name == name);
+    let defaults = DEFAULT_ENVIRONMENT.into_iter().filter(|(name, _)| !is_asked(name));
+    let defaults = defaults.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let pair = |var: &crate::EnvVar| (var.name.clone(), var.value.reveal().to_owned());
-    invocation.env.iter().map(pair).collect()
+    invocation.env.iter().map(pair).chain(defaults).collect()
 }
 
 /// Returns the limits the worker holds itself to.
