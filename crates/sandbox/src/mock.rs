@@ -69,6 +69,20 @@ impl Faults {
     }
 }
 
+/// What an interpreter without files, sockets and processes holds.
+const HELD: [&str; 7] = [
+    "files.read",
+    "files.write",
+    "files.masks",
+    "network",
+    "network.names",
+    "processes.kill",
+    "environment",
+];
+
+/// What only a wall around the worker would hold.
+const WALLS: [&str; 4] = ["processes.namespace", "syscalls", "privileges", "ipc"];
+
 /// Interprets scripts over an empty filesystem in memory.
 #[derive(Debug)]
 pub struct Mock {
@@ -116,31 +130,32 @@ impl Backend for Mock {
     }
 
     fn probe(&self) -> Posture {
-        let names = ["files.read", "files.write", "files.masks", "network", "environment"];
-        let limits = LimitKind::ALL.map(|kind| format!("limits.{}", kind.as_str()));
-        let names = names.into_iter().map(str::to_owned).chain(limits);
-        let component = |name: &String| Component {
-            enforcement: if self.faults.absent.contains(name) {
-                Enforcement::Absent
-            } else if self.faults.unknown.contains(name) {
+        // The interpreter holds all this by what it lacks, provided that its worker starts.
+        let runs = self.pool.take().is_ok();
+        let limits = LimitKind::ALL.into_iter().map(|kind| {
+            // Files in memory count as memory, and are not counted one by one.
+            let is_of_files =
+                matches!(kind, LimitKind::FileSize | LimitKind::Disk | LimitKind::Inodes);
+            (format!("limits.{}", kind.as_str()), runs && !is_of_files)
+        });
+        let held = HELD.map(|name| (name.to_owned(), runs)).into_iter().chain(limits);
+        let walls = WALLS.map(|name| (name.to_owned(), false));
+        let component = |(name, holds): (String, bool)| {
+            let enforcement = if self.faults.unknown.contains(&name) {
                 Enforcement::Unknown
-            } else {
+            } else if holds && !self.faults.absent.contains(&name) {
                 Enforcement::Enforced
-            },
-            // The interpreter is ours: it has no host file, socket or clock to reach.
-            evidence: Evidence::Measured,
-            source: "interpreter in memory".into(),
-            detail: None,
+            } else {
+                Enforcement::Absent
+            };
+            let (evidence, source) = (Evidence::Measured, "interpreter in memory".into());
+            let detail = (!holds).then(|| "nothing in the worker holds it".to_owned());
+            (name, Component { enforcement, evidence, source, detail })
         };
         Posture {
             isolation: Isolation::Mock,
             provider_version: format!("warrant {}", env!("CARGO_PKG_VERSION")),
-            components: names
-                .map(|name| {
-                    let fact = component(&name);
-                    (name, fact)
-                })
-                .collect(),
+            components: held.chain(walls).map(component).collect(),
         }
     }
 
