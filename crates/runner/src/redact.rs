@@ -9,7 +9,7 @@
 //! A value with several lines is also removed line by line (lines from eight bytes on), because
 //! a diff puts its own marks between them.
 //!
-//! What it cannot stop: a program that encodes a value in a way not listed at [`forms`], or
+//! What it cannot stop: a program that encodes a value in a way not listed at `forms`, or
 //! spreads it over several places. Redaction prevents accidents; the network rules prevent theft.
 
 mod forms;
@@ -28,7 +28,7 @@ use warrant_protocol::port::SecretValue;
 #[error("the secrets of this run are too large to be recognised in its output")]
 pub struct RedactorError(#[from] BuildError);
 
-/// Removes the secrets of one run from bytes, in all the forms listed at [`forms`].
+/// Removes the secrets of one run from bytes, in all the forms listed at `forms`.
 #[derive(Clone)]
 pub struct Redactor {
     patterns: Option<Arc<Patterns>>,

@@ -1,7 +1,7 @@
 //! One governed run: steps five to ten of the walk, one function whose lines are the rooms.
 //!
 //! Start at [`governed_run`]. Any error of any room becomes a sealed receipt in one place,
-//! [`seal`]; only a fenced lease writes nothing more.
+//! `seal`; only a fenced lease writes nothing more.
 
 use std::collections::BTreeMap;
 use std::io;

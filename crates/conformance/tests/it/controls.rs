@@ -34,7 +34,7 @@ fn fails(report: &Report, expected: &[&str]) {
     assert_eq!(failed, expected, "{}: {details:#?}", report.provider);
 }
 
-fn named<'a>(ids: &[&'a str]) -> Vec<&'static Check> {
+fn named(ids: &[&str]) -> Vec<&'static Check> {
     ids.iter().map(|id| find(id).unwrap_or_else(|| panic!("no check {id}"))).collect()
 }
 
