@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use warrant_protocol::policy::PolicyBody;
-use warrant_protocol::{Evidence, LimitKind, Limits};
+use warrant_protocol::{Evidence, Isolation, LimitKind, Limits};
 
 use crate::controls::{Controls, GateControls};
 use crate::facts::Facts;
@@ -53,6 +53,11 @@ fn posture(controls: &Controls, facts: &Facts) -> BTreeMap<String, Evidence> {
 
 fn limits(body: &PolicyBody, controls: &Controls, facts: &Facts) -> Limits {
     let value = |kind: LimitKind| {
+        // What lies in memory only is bounded by memory; demanding more would refuse every run.
+        let is_of_disk = matches!(kind, LimitKind::FileSize | LimitKind::Disk | LimitKind::Inodes);
+        if is_of_disk && facts.isolation == Isolation::Mock {
+            return None;
+        }
         let asked = match kind {
             LimitKind::Wall => smaller(facts.limits.wall_ms, facts.timeout_ms),
             LimitKind::Output => smaller(facts.limits.output_bytes, facts.log_max_bytes),

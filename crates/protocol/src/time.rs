@@ -22,6 +22,9 @@ const MS_PER_DAY: u64 = 86_400_000;
 const LAST_MS: u64 = 253_402_300_799_999;
 
 impl Timestamp {
+    /// The start of 1970.
+    pub const EPOCH: Self = Self { unix_ms: 0 };
+
     /// Returns the moment this many milliseconds after 1970.
     ///
     /// # Errors
