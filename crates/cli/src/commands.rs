@@ -10,6 +10,7 @@ use crate::local::Local;
 use crate::ui;
 
 mod approvals;
+mod conform;
 mod exec;
 mod keys;
 mod policy;
@@ -57,5 +58,9 @@ fn sandbox(home: Option<&Path>, command: Sandbox) -> anyhow::Result<Exit> {
         Sandbox::Exec(arguments) => exec::run(home, &arguments),
         Sandbox::Probe { provider, json } => providers::probe(provider.as_deref(), json),
         Sandbox::Providers { json } => providers::list(json),
+        Sandbox::Conform { provider, tier, json, report } => {
+            let report = report.as_deref();
+            conform::run(home, &conform::Wanted { provider: &provider, tier: &tier, json, report })
+        }
     }
 }

@@ -24,6 +24,22 @@ pub(crate) enum Sandbox {
         #[arg(long)]
         json: bool,
     },
+    /// Find out by black-box checks which conformance tier a provider earns
+    #[command(after_help = "Exit codes: 0 pass, 1 fail, 2 usage.")]
+    Conform {
+        /// The provider
+        #[arg(long, value_name = "P")]
+        provider: String,
+        /// compatible, verified or sovereign
+        #[arg(long, value_name = "TIER")]
+        tier: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Write the signed report here
+        #[arg(long, value_name = "FILE")]
+        report: Option<PathBuf>,
+    },
 }
 
 const EXEC_HELP: &str = "\
