@@ -1,9 +1,12 @@
-//! Installs the programs the tests start: Debian packages by `apt-get`, only those that are missing.
+//! Installs what the tests start: Debian packages by `apt-get`, only those that are missing, and
+//! the clients of the whole-stack tests by `npm`.
 //!
 //! Never touches what is already there, so a second run costs nothing.
 
 use std::path::Path;
 use std::process::Command;
+
+mod clients;
 
 /// A program the tests start, and the Debian package that brings it.
 struct Tool {
@@ -32,8 +35,13 @@ const TOOLS: &[Tool] = &[
 /// Installs what is missing.
 ///
 /// # Errors
-/// A sentence naming the packages when they cannot be installed.
+/// A sentence naming what cannot be installed.
 pub(crate) fn ensure() -> Result<(), String> {
+    packages()?;
+    clients::ensure()
+}
+
+fn packages() -> Result<(), String> {
     let missing: Vec<&str> =
         TOOLS.iter().filter(|tool| !is_on_path(tool.program)).map(|tool| tool.package).collect();
     if missing.is_empty() {
