@@ -6,8 +6,8 @@ use clap::CommandFactory as _;
 
 use crate::args::{Cli, Command, Sandbox};
 use crate::exit::Exit;
-use crate::local::Local;
 use crate::ui;
+use warrant_govern::Desk;
 
 mod approvals;
 mod conform;
@@ -24,23 +24,23 @@ mod verify;
 /// Runs one command.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
     let home = cli.home.as_deref();
-    let local = || Local::open(home);
+    let desk = || Desk::open(home);
     match cli.command {
         Command::Sandbox(command) => sandbox(home, command),
-        Command::Runs(arguments) => reading::runs(&local()?, &arguments),
+        Command::Runs(arguments) => reading::runs(&desk()?, &arguments),
         Command::Receipt(arguments) => verify::receipt(home, &arguments),
         Command::Verify(arguments) => verify::verify(home, &arguments),
-        Command::Bundle(arguments) => reading::bundle(&local()?, &arguments),
-        Command::Log(arguments) => reading::log(&local()?, &arguments),
-        Command::Diff(arguments) => reading::diff(&local()?, &arguments),
-        Command::Pull(arguments) => pulling::pull(&local()?, &arguments),
-        Command::Undo(arguments) => pulling::undo(&local()?, &arguments),
-        Command::Export(arguments) => reading::export(&local()?, &arguments),
-        Command::Approvals { json } => approvals::list(&local()?, json),
-        Command::Approve(arguments) => approvals::approve(&local()?, &arguments),
-        Command::Deny(arguments) => approvals::deny(&local()?, &arguments),
-        Command::Secret(command) => secret::run(&local()?, command),
-        Command::Policy(command) => policy::run(&local()?, command),
+        Command::Bundle(arguments) => reading::bundle(&desk()?, &arguments),
+        Command::Log(arguments) => reading::log(&desk()?, &arguments),
+        Command::Diff(arguments) => reading::diff(&desk()?, &arguments),
+        Command::Pull(arguments) => pulling::pull(&desk()?, &arguments),
+        Command::Undo(arguments) => pulling::undo(&desk()?, &arguments),
+        Command::Export(arguments) => reading::export(&desk()?, &arguments),
+        Command::Approvals { json } => approvals::list(&desk()?, json),
+        Command::Approve(arguments) => approvals::approve(&desk()?, &arguments),
+        Command::Deny(arguments) => approvals::deny(&desk()?, &arguments),
+        Command::Secret(command) => secret::run(&desk()?, command),
+        Command::Policy(command) => policy::run(&desk()?, command),
         Command::Init(arguments) => policy::init(home, &arguments),
         Command::Keys(command) => keys::run(home, command),
         Command::Doctor { json } => providers::doctor(json),

@@ -9,7 +9,6 @@ mod args;
 mod commands;
 mod duration;
 mod exit;
-mod local;
 mod ui;
 
 fn main() -> ExitCode {

@@ -17,6 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("plane", &["protocol", "policy"]),
     ("runner", &["protocol", "sandbox", "workspace"]),
     ("conformance", &["protocol", "sandbox"]),
+    ("govern", &["protocol", "policy", "plane", "runner", "sandbox", "workspace"]),
     (
         "cli",
         &[
@@ -30,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "plane",
             "runner",
             "conformance",
+            "govern",
         ],
     ),
 ];

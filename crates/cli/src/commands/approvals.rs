@@ -12,12 +12,12 @@ use warrant_protocol::{RunId, RunState, Signed, Signer, SigningKey};
 use crate::args::{Approve, Deny};
 use crate::commands::exec::report::Report;
 use crate::exit::Exit;
-use crate::local::{Local, principal};
 use crate::ui;
+use warrant_govern::{Desk, principal};
 
 /// `warrant approvals`.
-pub(crate) fn list(local: &Local, as_json: bool) -> anyhow::Result<Exit> {
-    let waiting = local.plane.waiting()?;
+pub(crate) fn list(desk: &Desk, as_json: bool) -> anyhow::Result<Exit> {
+    let waiting = desk.plane().waiting()?;
     if as_json {
         let rows: Vec<Value> = waiting
             .iter()
@@ -53,8 +53,8 @@ pub(crate) fn names(judgment: &Judgment) -> String {
 }
 
 /// `warrant approve`.
-pub(crate) fn approve(local: &Local, arguments: &Approve) -> anyhow::Result<Exit> {
-    let run = local.run_named(&arguments.run)?;
+pub(crate) fn approve(desk: &Desk, arguments: &Approve) -> anyhow::Result<Exit> {
+    let run = desk.run_named(&arguments.run)?;
     let actor = match &arguments.name {
         Some(name) => ActorRef { kind: ActorKind::Human, id: name.clone() },
         None => principal(),
@@ -65,11 +65,11 @@ pub(crate) fn approve(local: &Local, arguments: &Approve) -> anyhow::Result<Exit
                 .with_context(|| format!("cannot read {}", file.display()))?;
             let key = SigningKey::from_pem(&pem)
                 .with_context(|| format!("{} is no private key", file.display()))?;
-            let statement = local.plane.statement(&run, &actor)?;
+            let statement = desk.plane().statement(&run, &actor)?;
             let approval = Signed::seal(&statement, Signer::Approver, &key)?;
-            local.plane.approve(&run, &approval)?
+            desk.plane().approve(&run, &approval)?
         }
-        None => local.plane.approve_authenticated(&run, &principal())?,
+        None => desk.plane().approve_authenticated(&run, &principal())?,
     };
     let missing = match approved {
         Approved::Issued => Vec::new(),
@@ -87,19 +87,19 @@ pub(crate) fn approve(local: &Local, arguments: &Approve) -> anyhow::Result<Exit
 }
 
 /// `warrant deny`.
-pub(crate) fn deny(local: &Local, arguments: &Deny) -> anyhow::Result<Exit> {
-    let run = local.run_named(&arguments.run)?;
+pub(crate) fn deny(desk: &Desk, arguments: &Deny) -> anyhow::Result<Exit> {
+    let run = desk.run_named(&arguments.run)?;
     let reason = arguments.reason.as_deref().unwrap_or("no reason given");
-    local.plane.refuse(&run, &principal(), reason)?;
+    desk.plane().refuse(&run, &principal(), reason)?;
     ui::note(&format!("refused {run}"));
     Ok(Exit::Success)
 }
 
 /// Waits until a run is approved; the report of its end when it was refused or expired.
-pub(crate) fn wait(local: &Local, run: &RunId) -> anyhow::Result<Option<Report>> {
+pub(crate) fn wait(desk: &Desk, run: &RunId) -> anyhow::Result<Option<Report>> {
     ui::note(&format!("warrant: waiting for approval · approve it with: warrant approve {run}"));
     loop {
-        let row = local.plane.store().run(run)?;
+        let row = desk.plane().store().run(run)?;
         match row.state {
             RunState::AwaitingApproval => {}
             RunState::Queued => return Ok(None),
@@ -109,7 +109,7 @@ pub(crate) fn wait(local: &Local, run: &RunId) -> anyhow::Result<Option<Report>>
             _ => return Ok(Some(Report::refused(run, "approval was refused"))),
         }
         if row.deadline.is_some_and(|deadline| random::now().is_ok_and(|now| now > deadline)) {
-            local.plane.seal_lost()?;
+            desk.plane().seal_lost()?;
         }
         // Another process writes the approval; the store has no way to call us.
         std::thread::sleep(Duration::from_millis(200));

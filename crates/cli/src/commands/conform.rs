@@ -10,8 +10,8 @@ use warrant_protocol::{Isolation, SigningKey, Timestamp};
 use warrant_sandbox::hermetic::WorkerProgram;
 
 use crate::exit::{Exit, Misuse};
-use crate::local::Local;
 use crate::ui::{self, Tone, paint};
+use warrant_govern::Desk;
 
 /// What to examine, and how to tell it.
 pub(crate) struct Wanted<'a> {
@@ -55,8 +55,8 @@ pub(crate) fn run(home: Option<&Path>, wanted: &Wanted<'_>) -> anyhow::Result<Ex
         }
     });
     if let Some(file) = wanted.report {
-        let local = Local::open(home)?;
-        let signed = report.sign(local.plane.home().plane_key(), random::now()?)?;
+        let desk = Desk::open(home)?;
+        let signed = report.sign(desk.plane().home().plane_key(), random::now()?)?;
         std::fs::write(file, format!("{}\n", signed.to_value()))
             .with_context(|| format!("cannot write {}", file.display()))?;
     }

@@ -5,19 +5,14 @@ use std::io;
 use std::path::Path;
 
 use anyhow::Context as _;
-use serde_json::Value;
-use warrant_plane::judge::judge;
-use warrant_plane::reception::APPROVAL_WAIT_MS;
-use warrant_plane::{Reception, Submission, random};
-use warrant_protocol::{RunId, RunState};
-use warrant_runner::run::{Ended, Observer, RunnerIdentity, Surroundings, governed_run};
+use warrant_govern::{Ask, Desk, Hands, Permit, backends, keep};
+use warrant_protocol::RunId;
+use warrant_runner::run::{Ended, Observer};
 use warrant_sandbox::{Backend, Cancel, Stdin, Stream};
 
 use crate::args::Exec;
 use crate::exit::{Exit, Misuse};
-use crate::local::{Local, principal};
 
-pub(crate) mod keep;
 mod plan;
 pub(crate) mod report;
 pub(crate) mod request;
@@ -28,109 +23,60 @@ use request::Wish;
 
 /// Runs one program under a contract.
 pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit> {
-    let backends = super::providers::local();
+    let backends = backends::local();
     let backend = super::providers::choose(&backends, arguments.provider.as_deref())?;
-    let local = Local::open(home)?;
-    let wish = Wish::read(arguments, &local, backend.isolation()).map_err(Misuse::of)?;
+    let desk = Desk::open(home)?;
+    let wish = Wish::read(arguments, &desk, backend.isolation()).map_err(Misuse::of)?;
     if arguments.dry_run {
-        return plan::print(&local, &wish, backend, arguments.json);
+        return plan::print(&desk, &wish, backend, arguments.json);
     }
-    let run = match permitted(&local, &wish, arguments)? {
+    let run = match permitted(&desk, &wish.ask, arguments)? {
         Ok(run) => run,
-        Err(report) => return report.print(&local, arguments),
+        Err(report) => return report.print(&desk, arguments),
     };
-    let ended = walk(&local, &wish, backend, (&run, arguments))?;
-    let kept = keep::after(&local, &wish, &ended, arguments)?;
-    Report::ended(&ended, backend.isolation(), kept).print(&local, arguments)
+    let ended = perform(&desk, &wish.ask, backend, (&run, arguments))?;
+    let kept = keep::after(&desk, &wish.ask.workspace, wish.mode, &ended)?;
+    Report::ended(&ended, backend.isolation(), (&kept, arguments)).print(&desk, arguments)
 }
 
 /// Returns the run that may start, or how it ended before it could.
-fn permitted(
-    local: &Local,
-    wish: &Wish,
-    arguments: &Exec,
-) -> anyhow::Result<Result<RunId, Report>> {
-    if let Some(run) = approved_twin(local, wish)? {
-        return Ok(Ok(run));
-    }
-    let submission = Submission {
-        request: wish.request.clone(),
-        principal: principal(),
-        idempotency_key: None,
-        approval_wait_ms: APPROVAL_WAIT_MS,
-    };
-    let around = wish.around(random::now()?.unix_ms());
-    let policy = local.policy.as_ref();
-    let reception = local.plane.submit(submission, |request| judge(policy, request, around))?;
-    let waiting = match reception {
-        Reception::Queued { run } => return Ok(Ok(run)),
-        Reception::Denied { run, judgment, .. } => return Ok(Err(Report::denied(&run, &judgment))),
-        Reception::AwaitingApproval { run, .. } | Reception::Repeated { run } => run,
-    };
-    if arguments.wait {
-        return Ok(match super::approvals::wait(local, &waiting)? {
-            Some(refused) => Err(refused),
-            None => Ok(waiting),
-        });
-    }
-    let all = local.plane.waiting()?;
-    let found = all.into_iter().find(|other| other.run == waiting);
-    let found = found.with_context(|| format!("{waiting} does not wait any more; try again"))?;
-    Ok(Err(Report::waiting(&waiting, &found.judgment, found.deadline)))
-}
-
-/// The same request, approved since it was made: it starts now, and only once.
-fn approved_twin(local: &Local, wish: &Wish) -> anyhow::Result<Option<RunId>> {
-    let hash = wish.request.hash()?;
-    for live in local.plane.store().live()? {
-        if live.state != RunState::Queued {
-            continue;
+fn permitted(desk: &Desk, ask: &Ask, arguments: &Exec) -> anyhow::Result<Result<RunId, Report>> {
+    match desk.permit(ask)? {
+        Permit::Granted(run) => Ok(Ok(run)),
+        Permit::Denied { run, judgment, .. } => Ok(Err(Report::denied(&run, &judgment))),
+        Permit::Waiting { run, .. } if arguments.wait => {
+            Ok(match super::approvals::wait(desk, &run)? {
+                Some(refused) => Err(refused),
+                None => Ok(run),
+            })
         }
-        let row = local.plane.store().run(&live.id)?;
-        let contract: Value = serde_json::from_str(row.contract.as_deref().unwrap_or("null"))?;
-        if row.request_hash == hash && contract.get("approvedBy").is_some() {
-            return Ok(Some(live.id));
+        Permit::Waiting { run, judgment, deadline } => {
+            Ok(Err(Report::waiting(&run, &judgment, deadline)))
         }
     }
-    Ok(None)
 }
 
-fn walk(
-    local: &Local,
-    wish: &Wish,
+fn perform(
+    desk: &Desk,
+    ask: &Ask,
     backend: &dyn Backend,
     (run, arguments): (&RunId, &Exec),
 ) -> anyhow::Result<Ended> {
-    let lease = local.plane.lease(run).context("the run cannot be leased")?;
-    let home = local.plane.home();
-    let identity = RunnerIdentity {
-        id: home.runner_id().clone(),
-        key: home.runner_key().clone(),
-        pool: home.pool().clone(),
-    };
     let environment: BTreeMap<String, String> = std::env::vars().collect();
     let cancel = Cancel::new().context("no descriptor for cancellation")?;
     terminal::cancel_on_signals(&cancel)?;
     let tty = terminal::size(arguments.tty)?;
     let _raw = terminal::Raw::enter(tty.is_some())?;
     let observer = Live { is_quiet: arguments.json };
-    let began = random::now()?;
-    let surroundings = Surroundings {
-        plane: &local.plane,
-        plane_key: home.plane_key().public(),
-        identity: &identity,
-        backends: &[backend],
-        pins: &[],
-        workspace: &wish.workspace,
-        scratch: &home.sessions(),
-        environment: &environment,
+    let hands = Hands {
+        backend,
         stdin: &stdin(),
         tty,
         cancel: &cancel,
         observer: &observer,
-        clock: &|| random::now().unwrap_or(began),
+        environment: &environment,
     };
-    Ok(governed_run(&surroundings, lease)?)
+    Ok(desk.perform(run, ask, &hands)?)
 }
 
 /// Passes our own standard input on; the program may close it at any time.

@@ -10,14 +10,14 @@ use warrant_protocol::keys::{PublicKey, SigningKey};
 
 use crate::args::Keys;
 use crate::exit::Exit;
-use crate::local::Local;
 use crate::ui;
+use warrant_govern::Desk;
 
 pub(crate) fn run(home: Option<&Path>, command: Keys) -> anyhow::Result<Exit> {
     match command {
         Keys::Approver { name, file } => {
             let key = read_public(&file)?;
-            Local::open(home)?.plane.home().add_approver(&name, &key)?;
+            Desk::open(home)?.plane().home().add_approver(&name, &key)?;
             ui::note(&format!("{} may approve as {name}", key.id()));
         }
         Keys::New { name } => new(&name)?,

@@ -14,10 +14,10 @@ use warrant_policy::snapshot::PolicySnapshot;
 use warrant_protocol::{Isolation, RunRequest};
 
 use crate::args::{Exec, Init, Policy};
-use crate::commands::exec::request::{Wish, around_plain};
+use crate::commands::exec::request::Wish;
 use crate::exit::Exit;
-use crate::local::{Local, PolicyFiles, policy_folder, write_policy};
 use crate::ui;
+use warrant_govern::{Desk, PolicyFiles, around_plain, policy_folder, write_policy};
 
 /// `warrant init`.
 pub(crate) fn init(home: Option<&Path>, arguments: &Init) -> anyhow::Result<Exit> {
@@ -25,47 +25,47 @@ pub(crate) fn init(home: Option<&Path>, arguments: &Init) -> anyhow::Result<Exit
         ui::note(&format!("--preset is default, strict, dev or ci, not `{}`", arguments.preset));
         return Ok(Exit::Usage);
     };
-    let local = Local::open_with(home, preset)?;
-    let home = local.plane.home();
+    let desk = Desk::open_with(home, preset)?;
+    let home = desk.plane().home();
     let (plane, runner) = (home.plane_key().public().id(), home.runner_key().public().id());
     if arguments.json {
         ui::json(&json!({
             "home": home.root(),
             "planeKey": plane,
             "runnerKey": runner,
-            "policyHash": local.plane.policy_hash(),
+            "policyHash": desk.plane().policy_hash(),
         }));
     } else {
         ui::data(&format!(
             "home    {}\nplane   {plane}\nrunner  {runner}\npolicy  {}\n",
             home.root().display(),
-            local.plane.policy_hash()
+            desk.plane().policy_hash()
         ));
     }
     Ok(Exit::Success)
 }
 
 /// `warrant policy`.
-pub(crate) fn run(local: &Local, command: Policy) -> anyhow::Result<Exit> {
+pub(crate) fn run(desk: &Desk, command: Policy) -> anyhow::Result<Exit> {
     match command {
-        Policy::Show { json: as_json } => show(local, as_json),
-        Policy::Set { source } => set(local, &source),
+        Policy::Show { json: as_json } => show(desk, as_json),
+        Policy::Set { source } => set(desk, &source),
         Policy::Check { source, json: as_json } => check(&source, as_json),
-        Policy::Test { source } => test(local, source.as_deref()),
-        Policy::Explain { json: as_json, argv } => explain(local, &argv, as_json),
-        Policy::Diff { source, json: as_json } => diff(local, &source, as_json),
+        Policy::Test { source } => test(desk, source.as_deref()),
+        Policy::Explain { json: as_json, argv } => explain(desk, &argv, as_json),
+        Policy::Diff { source, json: as_json } => diff(desk, &source, as_json),
     }
 }
 
-fn in_force(local: &Local) -> anyhow::Result<&PolicySnapshot> {
-    local.policy.as_ref().context(
+fn in_force(desk: &Desk) -> anyhow::Result<&PolicySnapshot> {
+    desk.policy().context(
         "no policy is in force, so everything is denied; set one with: warrant policy set default",
     )
 }
 
-fn show(local: &Local, as_json: bool) -> anyhow::Result<Exit> {
-    let policy = in_force(local)?;
-    let files = PolicyFiles::read(&policy_folder(local.plane.home().root()))?;
+fn show(desk: &Desk, as_json: bool) -> anyhow::Result<Exit> {
+    let policy = in_force(desk)?;
+    let files = PolicyFiles::read(&policy_folder(desk.plane().home().root()))?;
     if as_json {
         let document: Value =
             serde_json::from_str(&files.document).context("the document is no JSON")?;
@@ -81,19 +81,19 @@ fn show(local: &Local, as_json: bool) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn set(local: &Local, source: &str) -> anyhow::Result<Exit> {
+fn set(desk: &Desk, source: &str) -> anyhow::Result<Exit> {
     let files = PolicyFiles::named(source)?;
     let policy =
         PolicySnapshot::load(files.text()).context("refused; the policy in force stays")?;
     let content =
         json!({"document": files.document, "rules": files.rules, "examples": files.examples});
-    local.plane.store().set_policy(PolicyRow {
+    desk.plane().store().set_policy(PolicyRow {
         hash: policy.hash(),
         body: content.to_string(),
-        set_by: crate::local::principal().label(),
+        set_by: warrant_govern::principal().label(),
         created_at: random::now()?,
     })?;
-    write_policy(local.plane.home().root(), &files)?;
+    write_policy(desk.plane().home().root(), &files)?;
     ui::note(&format!("policy {} is in force", policy.hash()));
     Ok(Exit::Success)
 }
@@ -119,20 +119,20 @@ fn check(source: &str, as_json: bool) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn test(local: &Local, source: Option<&str>) -> anyhow::Result<Exit> {
+fn test(desk: &Desk, source: Option<&str>) -> anyhow::Result<Exit> {
     let files = match source {
         Some(source) => PolicyFiles::named(source)?,
-        None => PolicyFiles::read(&policy_folder(local.plane.home().root()))?,
+        None => PolicyFiles::read(&policy_folder(desk.plane().home().root()))?,
     };
     let checked = inspect::check(files.text())?;
     ui::data(&format!("{} passed, 0 failed\n", checked.examples));
     Ok(Exit::Success)
 }
 
-fn explain(local: &Local, argv: &[String], as_json: bool) -> anyhow::Result<Exit> {
-    let policy = in_force(local)?;
-    let wish = Wish::read(&Exec::plain(argv), local, Isolation::Namespace)?;
-    let facts = Facts::of(&wish.request, wish.around(random::now()?.unix_ms()));
+fn explain(desk: &Desk, argv: &[String], as_json: bool) -> anyhow::Result<Exit> {
+    let policy = in_force(desk)?;
+    let wish = Wish::read(&Exec::plain(argv), desk, Isolation::Namespace)?;
+    let facts = Facts::of(&wish.ask.request, wish.ask.around(random::now()?.unix_ms()));
     let explanation = inspect::explain(policy, &facts);
     let rules = |rules: &[warrant_policy::rules::Rule]| -> Vec<String> {
         rules.iter().map(|rule| format!("{}: {}", rule.id, rule.reason)).collect()
@@ -172,12 +172,12 @@ fn explain(local: &Local, argv: &[String], as_json: bool) -> anyhow::Result<Exit
     Ok(Exit::Success)
 }
 
-fn diff(local: &Local, source: &str, as_json: bool) -> anyhow::Result<Exit> {
-    let old = in_force(local)?;
+fn diff(desk: &Desk, source: &str, as_json: bool) -> anyhow::Result<Exit> {
+    let old = in_force(desk)?;
     let files = PolicyFiles::named(source)?;
     let new = PolicySnapshot::load(files.text())?;
     let page =
-        local.plane.store().list(&RunFilter { state: None, before: None, limit: Some(1000) })?;
+        desk.plane().store().list(&RunFilter { state: None, before: None, limit: Some(1000) })?;
     let mut recorded = Vec::new();
     for row in &page.runs {
         let request: RunRequest =

@@ -2,63 +2,30 @@
 
 use std::sync::Arc;
 
-use anyhow::bail;
 use serde_json::{Value, json};
-use warrant_protocol::{Enforcement, Isolation, Posture};
+use warrant_govern::backends::{self, NoBackend};
+use warrant_protocol::{Enforcement, Posture};
+use warrant_sandbox::Backend;
 use warrant_sandbox::doctor::State;
-use warrant_sandbox::hermetic::{Hermetic, Pool, WorkerProgram};
-use warrant_sandbox::mock::Mock;
-use warrant_sandbox::{Backend, Namespace, Process};
 
 use crate::exit::{Exit, Misuse};
 use crate::ui::{self, Tone, paint};
-
-/// Returns the local backends, strongest first.
-pub(crate) fn local() -> Vec<Arc<dyn Backend>> {
-    let worker = || Pool::new(WorkerProgram::this(), 0);
-    vec![
-        Arc::new(Namespace::new()),
-        Arc::new(Hermetic::new(worker())),
-        Arc::new(Process::new()),
-        Arc::new(Mock::new(worker())),
-    ]
-}
 
 /// Returns the backend a person named, or the strongest that a probe confirms.
 pub(crate) fn choose<'a>(
     backends: &'a [Arc<dyn Backend>],
     name: Option<&str>,
 ) -> anyhow::Result<&'a dyn Backend> {
-    let Some(name) = name else { return strongest(backends) };
-    let isolation: Isolation =
-        name.parse().map_err(|unknown| Misuse::of(anyhow::Error::new(unknown)))?;
-    let found = backends.iter().find(|backend| backend.isolation() == isolation);
-    match found {
-        Some(backend) => Ok(backend.as_ref()),
-        None => bail!(
-            "SANDBOX_PROVIDER_UNAVAILABLE: {isolation} is not available here; see warrant sandbox providers"
-        ),
-    }
-}
-
-/// A tier counts when its probe confirms that files and network are held.
-fn strongest(backends: &[Arc<dyn Backend>]) -> anyhow::Result<&dyn Backend> {
-    let holds = |backend: &&Arc<dyn Backend>| {
-        backend.isolation() == Isolation::Namespace
-            && backend.probe().lacking(["files.read", "files.write", "network"]).is_empty()
-    };
-    match backends.iter().find(holds) {
-        Some(backend) => Ok(backend.as_ref()),
-        None => bail!(
-            "no local tier that runs real programs holds here; `warrant doctor` says what is missing, \
-             and --provider hermetic interprets shell scripts without one"
-        ),
+    match backends::choose(backends, name) {
+        Ok(backend) => Ok(backend.as_ref()),
+        Err(unknown @ NoBackend::Unknown(_)) => Err(Misuse::of(unknown.into())),
+        Err(other) => Err(other.into()),
     }
 }
 
 /// `warrant sandbox probe`.
 pub(crate) fn probe(provider: Option<&str>, as_json: bool) -> anyhow::Result<Exit> {
-    let backends = local();
+    let backends = backends::local();
     let chosen: Vec<&dyn Backend> = match provider {
         Some(name) => vec![choose(&backends, Some(name))?],
         None => backends.iter().map(AsRef::as_ref).collect(),
@@ -77,7 +44,7 @@ pub(crate) fn probe(provider: Option<&str>, as_json: bool) -> anyhow::Result<Exi
 
 /// `warrant sandbox providers`.
 pub(crate) fn list(as_json: bool) -> anyhow::Result<Exit> {
-    let rows: Vec<Value> = local()
+    let rows: Vec<Value> = backends::local()
         .iter()
         .map(|backend| {
             let posture = backend.probe();

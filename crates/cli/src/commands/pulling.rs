@@ -10,28 +10,28 @@ use warrant_workspace::{
 };
 
 use crate::args::{Pull, Undo};
-use crate::commands::exec::keep::open_journal;
 use crate::commands::reading;
 use crate::exit::Exit;
-use crate::local::Local;
 use crate::ui;
+use warrant_govern::Desk;
+use warrant_govern::keep::open_journal;
 
 /// `warrant pull`.
-pub(crate) fn pull(local: &Local, arguments: &Pull) -> anyhow::Result<Exit> {
-    let run = local.run_named(&arguments.run)?;
-    let Some(digest) = reading::artifact(local, &run, ArtifactKind::Diff)? else {
+pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
+    let run = desk.run_named(&arguments.run)?;
+    let Some(digest) = reading::artifact(desk, &run, ArtifactKind::Diff)? else {
         ui::note(&format!("{run} changed nothing"));
         return Ok(Exit::Success);
     };
-    let mut diff = reading::open_blob(local, &digest)?;
+    let mut diff = reading::open_blob(desk, &digest)?;
     let repo = std::fs::canonicalize(&arguments.repo)
         .with_context(|| format!("no repository at {}", arguments.repo.display()))?;
-    let scratch = reading::scratch(local)?;
-    let (journal, _) = open_journal(local, &repo)?;
+    let scratch = reading::scratch(desk)?;
+    let (journal, _) = open_journal(desk, &repo)?;
     let options = PullOptions {
         scratch: scratch.path(),
         run_id: run.as_str(),
-        base_ref: &reading::base_ref(local, &run)?,
+        base_ref: &reading::base_ref(desk, &run)?,
         branch: if arguments.branch { BranchWish::Always } else { BranchWish::WhenNeeded },
         branch_prefix: "warrant/",
         at: SystemTime::now(),
@@ -94,10 +94,10 @@ fn as_json(pulled: &Pulled) -> Value {
 }
 
 /// `warrant undo`.
-pub(crate) fn undo(local: &Local, arguments: &Undo) -> anyhow::Result<Exit> {
+pub(crate) fn undo(desk: &Desk, arguments: &Undo) -> anyhow::Result<Exit> {
     let workspace = std::fs::canonicalize(&arguments.workspace)
         .with_context(|| format!("no workspace at {}", arguments.workspace.display()))?;
-    let (journal, _) = open_journal(local, &workspace)?;
+    let (journal, _) = open_journal(desk, &workspace)?;
     let changed = if arguments.force { Changed::Overwrite } else { Changed::Refuse };
     let undone = match journal.undo(&workspace, changed) {
         Ok(undone) => undone,

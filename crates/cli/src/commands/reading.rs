@@ -13,15 +13,15 @@ use warrant_protocol::{Digest, Event, RunId, Timestamp};
 
 use crate::args::{Bundle, Export, Log, Runs};
 use crate::exit::Exit;
-use crate::local::Local;
 use crate::ui;
+use warrant_govern::Desk;
 
 /// `warrant runs`.
-pub(crate) fn runs(local: &Local, arguments: &Runs) -> anyhow::Result<Exit> {
+pub(crate) fn runs(desk: &Desk, arguments: &Runs) -> anyhow::Result<Exit> {
     let before =
         arguments.before.as_deref().map(str::parse).transpose().context("--before is no cursor")?;
     let filter = RunFilter { state: None, before, limit: Some(arguments.limit) };
-    let page = local.plane.store().list(&filter)?;
+    let page = desk.plane().store().list(&filter)?;
     if arguments.json {
         let rows: Vec<Value> = page.runs.iter().map(row_json).collect();
         ui::json(&json!({"runs": rows, "next": page.next}));
@@ -55,21 +55,21 @@ fn row_json(row: &RunRow) -> Value {
 }
 
 /// `warrant bundle`.
-pub(crate) fn bundle(local: &Local, arguments: &Bundle) -> anyhow::Result<Exit> {
-    let run = local.run_named(&arguments.run)?;
+pub(crate) fn bundle(desk: &Desk, arguments: &Bundle) -> anyhow::Result<Exit> {
+    let run = desk.run_named(&arguments.run)?;
     match &arguments.out {
         Some(file) => {
-            write_bundle(local, &run, file)?;
+            write_bundle(desk, &run, file)?;
             ui::note(&format!("wrote {}", file.display()));
         }
-        None => ui::data(&format!("{}\n", local.plane.bundle(&run)?)),
+        None => ui::data(&format!("{}\n", desk.plane().bundle(&run)?)),
     }
     Ok(Exit::Success)
 }
 
 /// Writes a run's bundle to a file.
-pub(crate) fn write_bundle(local: &Local, run: &RunId, file: &Path) -> anyhow::Result<()> {
-    let bundle = local.plane.bundle(run).with_context(|| format!("{run} has no bundle yet"))?;
+pub(crate) fn write_bundle(desk: &Desk, run: &RunId, file: &Path) -> anyhow::Result<()> {
+    let bundle = desk.plane().bundle(run).with_context(|| format!("{run} has no bundle yet"))?;
     let mut out = OpenOptions::new()
         .write(true)
         .create(true)
@@ -82,22 +82,22 @@ pub(crate) fn write_bundle(local: &Local, run: &RunId, file: &Path) -> anyhow::R
 }
 
 /// `warrant log`.
-pub(crate) fn log(local: &Local, arguments: &Log) -> anyhow::Result<Exit> {
-    copy_artifact(local, &arguments.run, ArtifactKind::Log)
+pub(crate) fn log(desk: &Desk, arguments: &Log) -> anyhow::Result<Exit> {
+    copy_artifact(desk, &arguments.run, ArtifactKind::Log)
 }
 
 /// `warrant diff`.
-pub(crate) fn diff(local: &Local, arguments: &Log) -> anyhow::Result<Exit> {
-    copy_artifact(local, &arguments.run, ArtifactKind::Diff)
+pub(crate) fn diff(desk: &Desk, arguments: &Log) -> anyhow::Result<Exit> {
+    copy_artifact(desk, &arguments.run, ArtifactKind::Diff)
 }
 
-fn copy_artifact(local: &Local, run: &str, kind: ArtifactKind) -> anyhow::Result<Exit> {
-    let run = local.run_named(run)?;
-    let Some(digest) = artifact(local, &run, kind)? else {
+fn copy_artifact(desk: &Desk, run: &str, kind: ArtifactKind) -> anyhow::Result<Exit> {
+    let run = desk.run_named(run)?;
+    let Some(digest) = artifact(desk, &run, kind)? else {
         ui::note(&format!("{run} has no {}", kind.as_str()));
         return Ok(Exit::Success);
     };
-    let mut blob = open_blob(local, &digest)?;
+    let mut blob = open_blob(desk, &digest)?;
     match io::copy(&mut blob, &mut io::stdout().lock()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot print it")
@@ -107,21 +107,21 @@ fn copy_artifact(local: &Local, run: &str, kind: ArtifactKind) -> anyhow::Result
 }
 
 /// Returns what a run's program said, for `--json`; bytes that are not UTF-8 are replaced.
-pub(crate) fn log_text(local: &Local, run: &RunId) -> anyhow::Result<String> {
-    let Some(digest) = artifact(local, run, ArtifactKind::Log)? else { return Ok(String::new()) };
+pub(crate) fn log_text(desk: &Desk, run: &RunId) -> anyhow::Result<String> {
+    let Some(digest) = artifact(desk, run, ArtifactKind::Log)? else { return Ok(String::new()) };
     let mut bytes = Vec::new();
-    open_blob(local, &digest)?.read_to_end(&mut bytes).context("the log does not read back")?;
+    open_blob(desk, &digest)?.read_to_end(&mut bytes).context("the log does not read back")?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Returns the digest of the newest artifact of a kind on the run's chain.
 pub(crate) fn artifact(
-    local: &Local,
+    desk: &Desk,
     run: &RunId,
     wanted: ArtifactKind,
 ) -> anyhow::Result<Option<Digest>> {
     let mut found = None;
-    for row in local.plane.store().events(run)? {
+    for row in desk.plane().store().events(run)? {
         let event: Value =
             serde_json::from_str(&row.body).context("a stored event does not read back")?;
         let body = event.get("event").cloned().unwrap_or_default();
@@ -135,28 +135,28 @@ pub(crate) fn artifact(
 }
 
 /// Opens a blob of the store.
-pub(crate) fn open_blob(local: &Local, digest: &Digest) -> anyhow::Result<Box<dyn Read>> {
-    match local.plane.store().blob(digest)? {
+pub(crate) fn open_blob(desk: &Desk, digest: &Digest) -> anyhow::Result<Box<dyn Read>> {
+    match desk.plane().store().blob(digest)? {
         Some(reader) => Ok(Box::new(reader)),
         None => bail!("blob {digest} is not here any more"),
     }
 }
 
 /// `warrant export`.
-pub(crate) fn export(local: &Local, arguments: &Export) -> anyhow::Result<Exit> {
+pub(crate) fn export(desk: &Desk, arguments: &Export) -> anyhow::Result<Exit> {
     let since = match &arguments.since {
         Some(text) => text
             .parse()
             .with_context(|| format!("--since {text}: write it as 2026-01-31T00:00:00.000Z"))?,
         None => Timestamp::from_unix_ms(0)?,
     };
-    local.plane.export(since, &mut io::stdout().lock())?;
+    desk.plane().export(since, &mut io::stdout().lock())?;
     Ok(Exit::Success)
 }
 
 /// Reads the contract's base commit of a run, for pulling.
-pub(crate) fn base_ref(local: &Local, run: &RunId) -> anyhow::Result<String> {
-    let row = local.plane.store().run(run)?;
+pub(crate) fn base_ref(desk: &Desk, run: &RunId) -> anyhow::Result<String> {
+    let row = desk.plane().store().run(run)?;
     let request: Value =
         serde_json::from_str(&row.request).context("the stored request does not read back")?;
     let base = request.pointer("/workspace/baseRef").and_then(Value::as_str);
@@ -164,8 +164,8 @@ pub(crate) fn base_ref(local: &Local, run: &RunId) -> anyhow::Result<String> {
 }
 
 /// Returns a fresh scratch directory below the home.
-pub(crate) fn scratch(local: &Local) -> anyhow::Result<tempfile::TempDir> {
-    let parent = local.plane.home().data();
+pub(crate) fn scratch(desk: &Desk) -> anyhow::Result<tempfile::TempDir> {
+    let parent = desk.plane().home().data();
     fs::create_dir_all(&parent).context("the home cannot be used")?;
     tempfile::Builder::new().prefix("scratch-").tempdir_in(parent).context("no scratch directory")
 }

@@ -11,11 +11,11 @@ use warrant_protocol::SecretName;
 
 use crate::args::Secret;
 use crate::exit::Exit;
-use crate::local::Local;
 use crate::ui;
+use warrant_govern::Desk;
 
-pub(crate) fn run(local: &Local, command: Secret) -> anyhow::Result<Exit> {
-    let secrets = local.plane.secrets();
+pub(crate) fn run(desk: &Desk, command: Secret) -> anyhow::Result<Exit> {
+    let secrets = desk.plane().secrets();
     match command {
         Secret::Set { name, from_file } => {
             let name: SecretName = name.parse()?;

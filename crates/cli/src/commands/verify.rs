@@ -16,8 +16,8 @@ use warrant_protocol::verify::{Problem, VerifiedBundle, verify as check};
 use crate::args::Verify;
 use crate::commands::keys::read_public;
 use crate::exit::Exit;
-use crate::local::Local;
 use crate::ui::{self, Tone, paint};
+use warrant_govern::Desk;
 
 /// Checks a bundle and says one line per claim.
 pub(crate) fn verify(home: Option<&Path>, arguments: &Verify) -> anyhow::Result<Exit> {
@@ -101,10 +101,10 @@ fn run_of(subject: &Path) -> Option<&str> {
 
 /// Checks a run of this machine against this machine's own keys.
 fn read_run(home: Option<&Path>, run: &str) -> anyhow::Result<Result<VerifiedBundle, Refused>> {
-    let local = Local::open(home)?;
-    let run = local.run_named(run)?;
-    let bundle = local.plane.bundle(&run)?;
-    let keys = local.plane.home();
+    let desk = Desk::open(home)?;
+    let run = desk.run_named(run)?;
+    let bundle = desk.plane().bundle(&run)?;
+    let keys = desk.plane().home();
     let trusted = TrustedKeys::none()
         .and(KeyRole::Plane, keys.plane_key().public().clone())
         .and(KeyRole::Runner, keys.runner_key().public().clone());

@@ -3,37 +3,35 @@
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
-use warrant_plane::judge::judge;
-use warrant_plane::random;
 use warrant_protocol::Decision;
 use warrant_runner::preview::preview;
 use warrant_sandbox::Backend;
 
 use super::request::Wish;
 use crate::exit::Exit;
-use crate::local::Local;
 use crate::ui;
+use warrant_govern::{Ask, Desk};
 
 /// Prints the plan; the exit code is the one the decision would give.
 pub(crate) fn print(
-    local: &Local,
+    desk: &Desk,
     wish: &Wish,
     backend: &dyn Backend,
     as_json: bool,
 ) -> anyhow::Result<Exit> {
-    let around = wish.around(random::now()?.unix_ms());
-    let judgment = judge(local.policy.as_ref(), &wish.request, around);
+    let judgment = desk.judge(&wish.ask)?;
+    let Ask { request, workspace, .. } = &wish.ask;
     let summary = &judgment.summary;
-    let preview = preview(&wish.request, &judgment.limits, &wish.workspace, backend);
+    let preview = preview(request, &judgment.limits, workspace, backend);
     let object = json!({
         "dryRun": true,
         "isolation": backend.isolation(),
         "decision": summary,
         "requirements": judgment.requirements,
         "posture": {"required": judgment.required_posture},
-        "workspace": {"root": wish.workspace, "baseRef": wish.request.workspace.base_ref},
+        "workspace": {"root": workspace, "baseRef": request.workspace.base_ref},
         "secrets": judgment.secrets,
-        "network": wish.request.network,
+        "network": request.network,
         "plan": preview,
     });
     if as_json {

@@ -5,12 +5,13 @@ use warrant_plane::Judgment;
 use warrant_protocol::story::outcome_words;
 use warrant_protocol::{Isolation, LimitKind, Outcome, RunId, Timestamp};
 use warrant_runner::run::Ended;
+use warrant_workspace::Verdict;
 
-use super::keep::Kept;
 use crate::args::Exec;
 use crate::exit::Exit;
-use crate::local::Local;
 use crate::ui;
+use warrant_govern::Desk;
+use warrant_govern::keep::Kept;
 
 /// How it ended, in a form that every end has.
 pub(crate) struct Report {
@@ -72,7 +73,11 @@ impl Report {
     }
 
     /// It came to an end with a receipt.
-    pub(crate) fn ended(ended: &Ended, isolation: Isolation, kept: Kept) -> Self {
+    pub(crate) fn ended(
+        ended: &Ended,
+        isolation: Isolation,
+        (kept, arguments): (&Kept, &Exec),
+    ) -> Self {
         let body = ended.receipt.body();
         let wall = ended.usage.wall_us.map(|us| format!(" · {} ms", us.div_ceil(1000)));
         let words =
@@ -82,7 +87,9 @@ impl Report {
         if is_ours && !ended.message.is_empty() {
             notes.push(format!("  {}", ui::printable(&ended.message)));
         }
-        notes.extend(kept.notes.iter().map(|note| format!("  {note}")));
+        if !arguments.json {
+            notes.extend(kept_notes(kept, &ended.run).iter().map(|note| format!("  {note}")));
+        }
         Self {
             run: ended.run.clone(),
             exit: exit_of(&ended.outcome),
@@ -99,15 +106,15 @@ impl Report {
                 "network": body.network_accessed,
                 "diffHash": body.workspace_out.diff_hash,
                 "receiptHash": ended.receipt.hash(),
-                "workspace": kept.details,
+                "workspace": kept_details(kept),
             }),
         }
     }
 
     /// Prints it, writes the bundle where asked, and returns the exit code.
-    pub(crate) fn print(self, local: &Local, arguments: &Exec) -> anyhow::Result<Exit> {
+    pub(crate) fn print(self, desk: &Desk, arguments: &Exec) -> anyhow::Result<Exit> {
         if let Some(out) = &arguments.out {
-            super::super::reading::write_bundle(local, &self.run, out)?;
+            super::super::reading::write_bundle(desk, &self.run, out)?;
         }
         if arguments.json {
             let mut object = self.details;
@@ -115,7 +122,7 @@ impl Report {
                 members.insert("runId".to_owned(), json!(self.run));
                 members.insert("exitCode".to_owned(), json!(self.exit.code()));
                 members.insert("exitCodeIs".to_owned(), json!(self.exit.owner()));
-                let output = super::super::reading::log_text(local, &self.run)?;
+                let output = super::super::reading::log_text(desk, &self.run)?;
                 members.insert("output".to_owned(), json!(output));
             }
             ui::json(&object);
@@ -124,6 +131,44 @@ impl Report {
             self.notes.iter().for_each(|note| ui::note(note));
         }
         Ok(self.exit)
+    }
+}
+
+fn kept_notes(kept: &Kept, run: &RunId) -> Vec<String> {
+    match kept {
+        Kept::Nothing => Vec::new(),
+        Kept::AsDiff(_) => vec![format!(
+            "changed files are kept as a diff: warrant diff {run}, warrant pull {run}"
+        )],
+        Kept::RolledBack => vec!["rolled back: the workspace is as it was".to_owned()],
+        Kept::Exported { paths, gated } => {
+            let first =
+                format!("kept {} changed paths; put them back with: warrant undo", paths.len());
+            let held = gated.iter().filter(|gate| gate.verdict != Verdict::Flag).map(|gate| {
+                let path = ui::printable(&gate.path.to_string());
+                format!("not kept, because it runs by itself later: {path}")
+            });
+            std::iter::once(first).chain(held).collect()
+        }
+    }
+}
+
+fn kept_details(kept: &Kept) -> Value {
+    match kept {
+        Kept::Nothing => json!({"writes": "none"}),
+        Kept::AsDiff(diff) => json!({"writes": "diff", "diffHash": diff}),
+        Kept::RolledBack => json!({"writes": "rolled-back"}),
+        Kept::Exported { paths, gated } => {
+            let paths: Vec<String> = paths.iter().map(ToString::to_string).collect();
+            let gated: Vec<Value> = gated
+                .iter()
+                .map(|gate| {
+                    let verdict = format!("{:?}", gate.verdict).to_lowercase();
+                    json!({"path": gate.path.to_string(), "verdict": verdict})
+                })
+                .collect();
+            json!({"writes": "kept", "paths": paths, "gated": gated})
+        }
     }
 }
 

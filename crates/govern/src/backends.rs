@@ -1,0 +1,64 @@
+//! The local backends, by name and by strength.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+use warrant_protocol::Isolation;
+use warrant_sandbox::hermetic::{Hermetic, Pool, WorkerProgram};
+use warrant_sandbox::mock::Mock;
+use warrant_sandbox::{Backend, Namespace, Process};
+
+/// Why no backend was chosen.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum NoBackend {
+    /// Nothing has that name.
+    #[error("{0}")]
+    Unknown(String),
+    /// This machine does not have it.
+    #[error(
+        "SANDBOX_PROVIDER_UNAVAILABLE: {0} is not available here; see warrant sandbox providers"
+    )]
+    Unavailable(Isolation),
+    /// Nothing here holds real programs.
+    #[error(
+        "no local tier that runs real programs holds here; `warrant doctor` says what is missing, \
+         and --provider hermetic interprets shell scripts without one"
+    )]
+    NothingHolds,
+}
+
+/// Returns the local backends, strongest first.
+#[must_use]
+pub fn local() -> Vec<Arc<dyn Backend>> {
+    let worker = || Pool::new(WorkerProgram::this(), 0);
+    vec![
+        Arc::new(Namespace::new()),
+        Arc::new(Hermetic::new(worker())),
+        Arc::new(Process::new()),
+        Arc::new(Mock::new(worker())),
+    ]
+}
+
+/// Returns the backend a person named, or the strongest that a probe confirms.
+///
+/// # Errors
+/// [`NoBackend`] when there is none.
+pub fn choose<'a>(
+    backends: &'a [Arc<dyn Backend>],
+    name: Option<&str>,
+) -> Result<&'a Arc<dyn Backend>, NoBackend> {
+    let Some(name) = name else { return strongest(backends) };
+    let isolation: Isolation =
+        name.parse().map_err(|unknown| NoBackend::Unknown(format!("{unknown}")))?;
+    let mut all = backends.iter();
+    all.find(|backend| backend.isolation() == isolation).ok_or(NoBackend::Unavailable(isolation))
+}
+
+/// A tier counts when its probe confirms that files and network are held.
+fn strongest(backends: &[Arc<dyn Backend>]) -> Result<&Arc<dyn Backend>, NoBackend> {
+    let holds = |backend: &&Arc<dyn Backend>| {
+        backend.isolation() == Isolation::Namespace
+            && backend.probe().lacking(["files.read", "files.write", "network"]).is_empty()
+    };
+    backends.iter().find(holds).ok_or(NoBackend::NothingHolds)
+}

@@ -1,0 +1,320 @@
+//! The desk: this machine's own plane with its policy, and the walk of one run over it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use thiserror::Error;
+use warrant_plane::judge::{judge, no_policy_hash};
+use warrant_plane::reception::APPROVAL_WAIT_MS;
+use warrant_plane::store::StoreError;
+use warrant_plane::{
+    ApproveError, EmbeddedError, EmbeddedPlane, Home, HomeEnvironment, HomeError, Judgment,
+    Reception, Submission, SubmitError, random,
+};
+use warrant_policy::preset::Preset;
+use warrant_policy::snapshot::PolicySnapshot;
+use warrant_protocol::port::PlaneError;
+use warrant_protocol::request::{ActorKind, ActorRef};
+use warrant_protocol::{Receipt, RunId, RunState, Timestamp};
+use warrant_runner::run::{Ended, Observer, RunError, RunnerIdentity, Surroundings, governed_run};
+use warrant_sandbox::{Backend, Cancel, Stdin, TtySize};
+
+use crate::ask::Ask;
+use crate::policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_policy};
+
+/// The plane of this machine with the policy in force. Threads may share it.
+pub struct Desk {
+    plane: EmbeddedPlane,
+    policy: Option<PolicySnapshot>,
+}
+
+/// What a run has of this process while it runs.
+#[derive(Clone, Copy)]
+pub struct Hands<'a> {
+    /// Where it runs.
+    pub backend: &'a dyn Backend,
+    /// What the program reads.
+    pub stdin: &'a Stdin,
+    /// The size of its terminal, if it gets one.
+    pub tty: Option<TtySize>,
+    /// Stops it.
+    pub cancel: &'a Cancel,
+    /// Sees its output, redacted.
+    pub observer: &'a dyn Observer,
+    /// What `env.inherit` of the contract may take from.
+    pub environment: &'a BTreeMap<String, String>,
+}
+
+/// What became of an ask before anything ran.
+#[derive(Debug)]
+pub enum Permit {
+    /// A contract exists and waits to be performed.
+    Granted(RunId),
+    /// People are asked first.
+    Waiting {
+        /// The run.
+        run: RunId,
+        /// What was decided, and who may approve.
+        judgment: Judgment,
+        /// Until when.
+        deadline: Timestamp,
+    },
+    /// It may not run; the receipt says why.
+    Denied {
+        /// The run.
+        run: RunId,
+        /// Every reason.
+        judgment: Judgment,
+        /// The receipt.
+        receipt: Box<Receipt>,
+    },
+}
+
+/// What became of an ask in the end.
+#[derive(Debug)]
+pub enum Attempt {
+    /// It ran, or was refused at a later step; the receipt says how it ended.
+    Ended(Box<Ended>),
+    /// It did not run.
+    NotRun(Permit),
+}
+
+/// Why the desk could not do its work; nothing ran that has no record.
+#[derive(Debug, Error)]
+pub enum DeskError {
+    /// The home cannot be used.
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    /// The plane failed.
+    #[error(transparent)]
+    Plane(#[from] EmbeddedError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The policy's files cannot be used.
+    #[error(transparent)]
+    Files(#[from] PolicyFilesError),
+    /// The policy does not load.
+    #[error("the policy in {folder} is broken, so nothing runs")]
+    Policy {
+        /// Where it is.
+        folder: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The request could not be received.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// What waits could not be read.
+    #[error(transparent)]
+    Approvals(#[from] ApproveError),
+    /// The run cannot be leased.
+    #[error("the run cannot be leased")]
+    Lease(#[source] PlaneError),
+    /// The run left no receipt of its own; the plane seals it.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The request has no JSON form.
+    #[error("the request cannot be written down")]
+    Request(#[from] warrant_protocol::json::InvalidJson),
+    /// Nobody waits for that approval any more.
+    #[error("{0} does not wait any more; try again")]
+    Moved(RunId),
+    /// There is no such run.
+    #[error("there is no run {0} here; see warrant runs")]
+    NoRun(String),
+    /// The system refused.
+    #[error("the system refused")]
+    System(#[from] io::Error),
+}
+
+impl Desk {
+    /// Opens the home, and sets it up with the default policy on first use.
+    ///
+    /// # Errors
+    /// [`DeskError`] when home, store or policy cannot be used.
+    pub fn open(home: Option<&Path>) -> Result<Self, DeskError> {
+        Self::open_with(home, Preset::Default)
+    }
+
+    /// Opens the home; on first use it starts with `preset`.
+    ///
+    /// # Errors
+    /// [`DeskError`] when home, store or policy cannot be used.
+    pub fn open_with(home: Option<&Path>, preset: Preset) -> Result<Self, DeskError> {
+        let environment = environment(home)?;
+        let is_first_use = !environment.locate()?.join("home.json").exists();
+        let home = Home::open(&environment)?;
+        if is_first_use {
+            write_policy(home.root(), &preset.into())?;
+        }
+        let policy = read_policy(home.root())?;
+        let policy_hash = policy.as_ref().map_or_else(no_policy_hash, PolicySnapshot::hash);
+        let plane = EmbeddedPlane::open(home, policy_hash)?;
+        Ok(Self { plane, policy })
+    }
+
+    /// Returns the plane.
+    #[must_use]
+    pub const fn plane(&self) -> &EmbeddedPlane {
+        &self.plane
+    }
+
+    /// Returns the policy in force. Absent means that everything is denied.
+    #[must_use]
+    pub const fn policy(&self) -> Option<&PolicySnapshot> {
+        self.policy.as_ref()
+    }
+
+    /// Returns the run with this id.
+    ///
+    /// # Errors
+    /// [`DeskError::NoRun`] when there is none.
+    pub fn run_named(&self, text: &str) -> Result<RunId, DeskError> {
+        let missing = || DeskError::NoRun(text.to_owned());
+        let id = text.parse::<RunId>().map_err(|_| missing())?;
+        self.plane.store().run(&id).map_err(|_| missing())?;
+        Ok(id)
+    }
+
+    /// Has an ask judged; nothing is stored.
+    ///
+    /// # Errors
+    /// [`DeskError::System`] without a clock.
+    pub fn judge(&self, ask: &Ask) -> Result<Judgment, DeskError> {
+        let around = ask.around(random::now()?.unix_ms());
+        Ok(judge(self.policy.as_ref(), &ask.request, around))
+    }
+
+    /// Has an ask judged and leaves evidence. The same ask, approved since it was first made, is
+    /// granted, once.
+    ///
+    /// # Errors
+    /// [`DeskError`] when nothing could be kept; then nothing may run.
+    pub fn permit(&self, ask: &Ask) -> Result<Permit, DeskError> {
+        if let Some(run) = self.approved_twin(ask)? {
+            return Ok(Permit::Granted(run));
+        }
+        let submission = Submission {
+            request: ask.request.clone(),
+            principal: ask.principal.clone(),
+            idempotency_key: None,
+            approval_wait_ms: APPROVAL_WAIT_MS,
+        };
+        let around = ask.around(random::now()?.unix_ms());
+        let policy = self.policy.as_ref();
+        let reception = self.plane.submit(submission, |request| judge(policy, request, around))?;
+        let waiting = match reception {
+            Reception::Queued { run } => return Ok(Permit::Granted(run)),
+            Reception::Denied { run, judgment, receipt } => {
+                return Ok(Permit::Denied { run, judgment, receipt });
+            }
+            Reception::AwaitingApproval { run, judgment, deadline } => {
+                return Ok(Permit::Waiting { run, judgment, deadline });
+            }
+            Reception::Repeated { run } => run,
+        };
+        let mut all = self.plane.waiting()?.into_iter();
+        let found = all.find(|other| other.run == waiting);
+        let found = found.ok_or_else(|| DeskError::Moved(waiting.clone()))?;
+        let (judgment, deadline) = (found.judgment, found.deadline);
+        Ok(Permit::Waiting { run: waiting, judgment, deadline })
+    }
+
+    /// Runs what was permitted, to its receipt.
+    ///
+    /// # Errors
+    /// [`DeskError`] when no receipt could be left.
+    pub fn perform(&self, run: &RunId, ask: &Ask, hands: &Hands<'_>) -> Result<Ended, DeskError> {
+        let lease = self.plane.lease(run).map_err(DeskError::Lease)?;
+        let home = self.plane.home();
+        let identity = RunnerIdentity {
+            id: home.runner_id().clone(),
+            key: home.runner_key().clone(),
+            pool: home.pool().clone(),
+        };
+        let began = random::now()?;
+        let surroundings = Surroundings {
+            plane: &self.plane,
+            plane_key: home.plane_key().public(),
+            identity: &identity,
+            backends: &[hands.backend],
+            pins: &[],
+            workspace: &ask.workspace,
+            scratch: &home.sessions(),
+            environment: hands.environment,
+            stdin: hands.stdin,
+            tty: hands.tty,
+            cancel: hands.cancel,
+            observer: hands.observer,
+            clock: &|| random::now().unwrap_or(began),
+        };
+        Ok(governed_run(&surroundings, lease)?)
+    }
+
+    /// Has an ask judged, and runs it if it may run at once.
+    ///
+    /// # Errors
+    /// [`DeskError`] when nothing could be kept or no receipt could be left.
+    pub fn attempt(&self, ask: &Ask, hands: &Hands<'_>) -> Result<Attempt, DeskError> {
+        match self.permit(ask)? {
+            Permit::Granted(run) => Ok(Attempt::Ended(Box::new(self.perform(&run, ask, hands)?))),
+            other => Ok(Attempt::NotRun(other)),
+        }
+    }
+
+    /// The same request, approved since it was made: it starts now, and only once.
+    fn approved_twin(&self, ask: &Ask) -> Result<Option<RunId>, DeskError> {
+        // What is stored has the authenticated principal in it.
+        let mut request = ask.request.clone();
+        request.requested_by = ask.principal.clone();
+        let hash = request.hash()?;
+        for live in self.plane.store().live()? {
+            if live.state != RunState::Queued {
+                continue;
+            }
+            let row = self.plane.store().run(&live.id)?;
+            let contract = row.contract.as_deref().unwrap_or("null");
+            let contract: Value = serde_json::from_str(contract).unwrap_or(Value::Null);
+            if row.request_hash == hash && contract.get("approvedBy").is_some() {
+                return Ok(Some(live.id));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn environment(home: Option<&Path>) -> io::Result<HomeEnvironment> {
+    let mut environment = HomeEnvironment::of_process();
+    if let Some(home) = home {
+        environment.warrant_home = Some(std::path::absolute(home)?.into_os_string());
+    }
+    Ok(environment)
+}
+
+fn read_policy(home: &Path) -> Result<Option<PolicySnapshot>, DeskError> {
+    let folder = policy_folder(home);
+    if !folder.exists() {
+        return Ok(None);
+    }
+    let files = PolicyFiles::read(&folder)?;
+    let loaded = PolicySnapshot::load(files.text());
+    loaded.map(Some).map_err(|error| DeskError::Policy { folder, cause: error.into() })
+}
+
+/// Returns who is at the keyboard, as the operating system authenticated them.
+#[must_use]
+pub fn principal() -> ActorRef {
+    let uid = rustix::process::getuid().as_raw();
+    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    });
+    ActorRef { kind: ActorKind::Human, id: name.unwrap_or_else(|| format!("uid-{uid}")) }
+}

@@ -1,0 +1,100 @@
+//! What becomes of a run's writes: kept as a diff, brought into the workspace, or dropped.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use thiserror::Error;
+use warrant_protocol::Digest;
+use warrant_runner::run::Ended;
+use warrant_workspace::{
+    ExportError, ExportOptions, GatePolicy, Gated, Journal, JournalError, Recovered, TreeLimits,
+    TreePath, apply_export, plan_export,
+};
+
+use crate::desk::Desk;
+
+/// Where writes to the workspace go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Into a layer of the run, kept as a diff.
+    Isolated,
+    /// Into the workspace when the program succeeds; dropped, or kept all the same, when it fails.
+    Rollback {
+        /// Whether a failing program's writes are kept.
+        keeps_failure: bool,
+    },
+}
+
+/// What became of a run's writes.
+#[derive(Debug)]
+pub enum Kept {
+    /// There were none.
+    Nothing,
+    /// They are in the run's diff and nowhere else.
+    AsDiff(Digest),
+    /// They were dropped; the workspace is as it was.
+    RolledBack,
+    /// They are in the workspace; undo puts them back.
+    Exported {
+        /// Every path that changed.
+        paths: Vec<TreePath>,
+        /// What the gate named, with its verdicts.
+        gated: Vec<Gated>,
+    },
+}
+
+/// Why writes could not be kept; the workspace is as it was.
+#[derive(Debug, Error)]
+pub enum KeepError {
+    /// The workspace cannot be opened.
+    #[error("the workspace cannot be opened")]
+    Open(#[from] io::Error),
+    /// The writes cannot be brought home.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// The record for undo cannot be used.
+    #[error("the record for undo cannot be used")]
+    Journal(#[from] JournalError),
+}
+
+/// Decides and does what the mode says.
+///
+/// # Errors
+/// [`KeepError`] when the writes could not be kept.
+pub fn after(desk: &Desk, workspace: &Path, mode: Mode, ended: &Ended) -> Result<Kept, KeepError> {
+    let Some(upper) = &ended.upper else { return Ok(Kept::Nothing) };
+    let keeps = match mode {
+        Mode::Isolated => {
+            let diff = ended.receipt.body().workspace_out.diff_hash;
+            return Ok(diff.map_or(Kept::Nothing, Kept::AsDiff));
+        }
+        Mode::Rollback { keeps_failure } => keeps_failure || ended.outcome.is_success(),
+    };
+    if !keeps {
+        return Ok(Kept::RolledBack);
+    }
+    let root = File::open(workspace)?;
+    let options = ExportOptions {
+        policy: &GatePolicy::advised(),
+        released: &[],
+        started_at: None,
+        limits: TreeLimits::generous(),
+    };
+    let plan = plan_export(root.as_fd(), upper.as_fd(), &options)?;
+    let gated = plan.gated.clone();
+    let (journal, _) = open_journal(desk, workspace)?;
+    let exported = apply_export(plan, workspace, upper.as_fd(), &journal)?;
+    Ok(Kept::Exported { paths: exported.paths, gated })
+}
+
+/// Opens the journal of a workspace, below the home and never inside the workspace.
+///
+/// # Errors
+/// [`JournalError`] when it cannot be used.
+pub fn open_journal(desk: &Desk, workspace: &Path) -> Result<(Journal, Recovered), JournalError> {
+    let name = Digest::of(workspace.as_os_str().as_encoded_bytes()).to_hex();
+    let directory = desk.plane().home().data().join("undo").join(name);
+    Journal::open(&directory, workspace)
+}

@@ -1,0 +1,16 @@
+//! The governed path as a library: plane and runner joined in one process.
+//!
+//! Start at [`Desk`]: it opens the home with its policy and store. An [`Ask`] says what is wished
+//! for and where; [`Desk::permit`] has it judged and leaves evidence, [`Desk::perform`] runs what
+//! was permitted to its receipt, [`Desk::attempt`] does both. [`keep`] decides what becomes of the
+//! run's writes. The command line, the doors and embedders all walk this path.
+
+mod ask;
+pub mod backends;
+mod desk;
+pub mod keep;
+mod policy_files;
+
+pub use ask::{Ask, around_plain, find_program, plain_request};
+pub use desk::{Attempt, Desk, DeskError, Hands, Permit, principal};
+pub use policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_policy};

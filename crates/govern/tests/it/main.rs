@@ -1,0 +1,10 @@
+//! Outside tests of the governed path: ask, permit, perform, over a real home.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod desk;
