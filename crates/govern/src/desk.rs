@@ -79,7 +79,7 @@ pub enum Attempt {
     /// It ran, or was refused at a later step; the receipt says how it ended.
     Ended(Box<Ended>),
     /// It did not run.
-    NotRun(Permit),
+    NotRun(Box<Permit>),
 }
 
 /// Why the desk could not do its work; nothing ran that has no record.
@@ -263,7 +263,7 @@ impl Desk {
     pub fn attempt(&self, ask: &Ask, hands: &Hands<'_>) -> Result<Attempt, DeskError> {
         match self.permit(ask)? {
             Permit::Granted(run) => Ok(Attempt::Ended(Box::new(self.perform(&run, ask, hands)?))),
-            other => Ok(Attempt::NotRun(other)),
+            other => Ok(Attempt::NotRun(Box::new(other))),
         }
     }
 

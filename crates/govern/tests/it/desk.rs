@@ -58,7 +58,8 @@ fn a_desk_without_a_policy_denies_and_leaves_a_receipt() {
     std::fs::remove_dir_all(home.path().join("policy")).unwrap();
     let desk = Desk::open(Some(home.path())).unwrap();
     let (attempt, output) = attempt(&desk, &ask(&desk, workspace.path(), &["echo", "never"]));
-    let Attempt::NotRun(Permit::Denied { receipt, .. }) = attempt else { panic!("{attempt:?}") };
+    let Attempt::NotRun(permit) = attempt else { panic!("{attempt:?}") };
+    let Permit::Denied { receipt, .. } = *permit else { panic!("{permit:?}") };
     assert_eq!(receipt.body().outcome, Some(Outcome::Denied));
     assert!(output.is_empty());
 }
