@@ -6,6 +6,8 @@
 //! A runner of ours speaks: claim (no secrets yet), start (secrets), append, renew, complete.
 //! A runner of the reference never starts or renews: it gets its secrets with the claim.
 
+mod fleet;
+mod people;
 mod views;
 
 use std::fmt;
@@ -14,6 +16,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+pub use self::fleet::{
+    EnrollResult, HandBack, LEASE_MS, RunnerAbilities, StoredBlob, TOKEN_BEYOND_LEASE_MS,
+};
+pub use self::people::{
+    EnrollTokenResult, IssueEnrollToken, IssuePrincipal, PolicyUpload, PrincipalRole,
+    PrincipalSummary, PrincipalToken, RefuseRun, SetSecret,
+};
 pub use self::views::{
     DisclosedWorkspace, DisclosureReport, ErrorBody, PolicyDecisionView, RunSummary, RunView,
     RunnerSummary, SubmitResult,
@@ -77,10 +86,10 @@ pub struct ClaimRun {
     /// Says that this runner starts and renews, so secrets wait for the start. Ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leases: Option<bool>,
-    /// The tiers this runner makes, so that it is given nothing else. Ours.
+    /// What this runner can do, so that it is given nothing else. Ours.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub isolations: Option<Vec<crate::Isolation>>,
-    /// How long to wait for work, in milliseconds. Ours.
+    pub abilities: Option<RunnerAbilities>,
+    /// How long to wait for work, in milliseconds; the plane waits 30 s at most. Ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
 }
@@ -123,14 +132,20 @@ pub struct LeasedRun {
     /// How long the lease lasts, counted from when the claim was sent. Ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
+    /// The digest of the policy that is in force now. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy_hash: Option<crate::Digest>,
 }
 
 /// `POST /v1/runs/:id/start` (ours): may the first program start?
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StartRun {
     /// Opens the run.
     pub claim_token: String,
+    /// What the runner recorded so far and has not told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<ChainedEvent>,
 }
 
 /// The answer to a start: it is recorded, and here are the secrets.
@@ -149,6 +164,10 @@ pub struct StartResult {
 pub struct RenewLease {
     /// Opens the run.
     pub claim_token: String,
+    /// How long the answer may wait for a stop, in milliseconds; at most 5 s. The lease is
+    /// renewed when the question arrives and again when it is answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_ms: Option<u64>,
 }
 
 /// What a runner is to do with the run it holds.
@@ -196,6 +215,9 @@ pub struct CompleteRun {
     pub claim_token: String,
     /// The runner's receipt.
     pub receipt: Receipt,
+    /// The last events, when they were not told before. Ours.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<ChainedEvent>,
 }
 
 /// The answer to a completion.
@@ -226,29 +248,6 @@ pub struct CancelRun {
     /// Who the caller says cancels; see [`ApproveRun::actor`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actor: Option<ActorRef>,
-}
-
-/// `POST /v1/principals`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IssuePrincipal {
-    /// What they are called.
-    pub name: String,
-    /// What they may do.
-    pub role: PrincipalRole,
-}
-
-/// What a principal may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PrincipalRole {
-    /// Everything.
-    Admin,
-    /// Ask for runs.
-    Requester,
-    /// Approve runs.
-    Approver,
-    /// Let runners in.
-    Enroller,
 }
 
 impl ClaimResult {
@@ -303,9 +302,23 @@ body!(Enroll, checker, body => {
 body!(ClaimRun, checker, body => {
     text(checker, body, ("runnerToken", 4096));
     checker.name::<PoolName>(&At::ROOT.name("pool"), body.get("pool"), 1..=128);
+    if let Some(leases) = body.get("leases") {
+        checker.boolean(&At::ROOT.name("leases"), Some(leases));
+    }
+    if let Some(abilities) = body.get("abilities") {
+        fleet::check_abilities(checker, abilities);
+    }
+    optional_wait(checker, body);
 });
-body!(StartRun, checker, body => { text(checker, body, ("claimToken", 8192)); });
-body!(RenewLease, checker, body => { text(checker, body, ("claimToken", 8192)); });
+body!(StartRun, checker, body => {
+    text(checker, body, ("claimToken", 8192));
+    optional_events(checker, body);
+});
+body!(RenewLease, checker, body => {
+    text(checker, body, ("claimToken", 8192));
+    optional_wait(checker, body);
+});
+body!(HandBack, checker, body => { text(checker, body, ("claimToken", 8192)); });
 body!(AppendEvents, checker, body => {
     text(checker, body, ("claimToken", 8192));
     checker.list(&At::ROOT.name("events"), body.get("events"), 100_000);
@@ -313,6 +326,7 @@ body!(AppendEvents, checker, body => {
 body!(CompleteRun, checker, body => {
     text(checker, body, ("claimToken", 8192));
     checker.object(&At::ROOT.name("receipt"), body.get("receipt"));
+    optional_events(checker, body);
 });
 body!(ApproveRun, checker, body => {
     optional_actor(checker, body);
@@ -321,14 +335,37 @@ body!(ApproveRun, checker, body => {
     }
 });
 body!(CancelRun, checker, body => { optional_actor(checker, body); });
-body!(IssuePrincipal, checker, body => {
-    text(checker, body, ("name", 128));
-    let roles = ["admin", "requester", "approver", "enroller"];
-    checker.one_of(&At::ROOT.name("role"), body.get("role"), &roles);
+body!(IssuePrincipal, checker, body => { people::check_principal(checker, body); });
+body!(IssueEnrollToken, checker, body => { people::check_enroll_token(checker, body); });
+body!(RefuseRun, checker, body => {
+    if let Some(reason) = body.get("reason") {
+        checker.text(&At::ROOT.name("reason"), Some(reason), 1..=1000);
+    }
+});
+body!(SetSecret, checker, body => { text(checker, body, ("value", 16_384)); });
+body!(PolicyUpload, checker, body => {
+    checker.object(&At::ROOT.name("document"), body.get("document"));
+    for name in ["rules", "examples"] {
+        if let Some(part) = body.get(name) {
+            checker.text(&At::ROOT.name(name), Some(part), 0..=1_000_000);
+        }
+    }
 });
 
 fn text(checker: &mut Checker, body: &serde_json::Map<String, Value>, (name, max): (&str, usize)) {
     checker.text(&At::ROOT.name(name), body.get(name), 1..=max);
+}
+
+fn optional_wait(checker: &mut Checker, body: &serde_json::Map<String, Value>) {
+    if let Some(wait) = body.get("waitMs") {
+        checker.integer(&At::ROOT.name("waitMs"), Some(wait), 0);
+    }
+}
+
+fn optional_events(checker: &mut Checker, body: &serde_json::Map<String, Value>) {
+    if let Some(events) = body.get("events") {
+        checker.list(&At::ROOT.name("events"), Some(events), 100_000);
+    }
 }
 
 fn optional_actor(checker: &mut Checker, body: &serde_json::Map<String, Value>) {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::decision::Decision;
+use crate::event::FailureClass;
 use crate::execution::ExecutionSpec;
 use crate::request::{
     ActorRef, AgentSpec, BudgetSpec, ContinuationRef, Disclosure, NetworkPolicy, SecretClaim,
@@ -44,6 +45,12 @@ pub struct RunView {
     /// Where it stands, in our word. Ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<RunState>,
+    /// Who approved so far, while people are asked. Ours.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub approved_by: Vec<String>,
+    /// Until when people may answer. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
     /// Its chain.
     pub events: Vec<ChainedEvent>,
 }
@@ -92,6 +99,12 @@ pub struct RunnerSummary {
     pub key_id: KeyId,
     /// Since when.
     pub enrolled_at: Timestamp,
+    /// Whether it was sent away. Ours.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub revoked: bool,
+    /// When it last asked for work. Ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_seen_at: Option<Timestamp>,
 }
 
 /// What would travel of a workspace.
@@ -169,4 +182,25 @@ pub struct ErrorBody {
     /// Every reason of the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasons: Option<Vec<String>>,
+    /// Why in a word, for the receipt of a run that may not go on. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<FailureClass>,
+    /// The run whose receipt says the same. Ours.
+    #[serde(rename = "runId", skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<RunId>,
+}
+
+impl ErrorBody {
+    /// Returns a refusal in words alone.
+    #[must_use]
+    pub fn text(error: impl Into<String>) -> Self {
+        Self {
+            error: error.into(),
+            code: None,
+            issues: None,
+            reasons: None,
+            failure: None,
+            run_id: None,
+        }
+    }
 }

@@ -1,0 +1,106 @@
+//! What a runner of ours says beyond the reference's wire.
+//!
+//! | call | body | answer |
+//! |---|---|---|
+//! | `POST /v1/runners/enroll` | [`Enroll`](super::Enroll) | [`EnrollResult`] |
+//! | `POST /v1/claims` | [`ClaimRun`](super::ClaimRun) with `leases: true` | [`ClaimResult`](super::ClaimResult) |
+//! | `POST /v1/runs/:id/start` | [`StartRun`](super::StartRun) | [`StartResult`](super::StartResult) |
+//! | `POST /v1/runs/:id/events` | [`AppendEvents`](super::AppendEvents) | `{"ok": true}` |
+//! | `POST /v1/runs/:id/renew` | [`RenewLease`](super::RenewLease) | [`RenewResult`](super::RenewResult) |
+//! | `POST /v1/runs/:id/logs` | raw bytes, the claim token as bearer | `{"ok": true}` |
+//! | `POST /v1/blobs` | raw bytes, the claim token as bearer | [`StoredBlob`] |
+//! | `POST /v1/runs/:id/complete` | [`CompleteRun`](super::CompleteRun) | [`CompleteResult`](super::CompleteResult) |
+//! | `POST /v1/runs/:id/hand-back` | [`HandBack`] | `{"ok": true}` |
+//!
+//! Refusals are an [`ErrorBody`](super::ErrorBody): 409 with code `fenced` means that the lease
+//! is over (write nothing more); any status with the member `failure` is a lasting no, told for
+//! the receipt; 401 means that the token is not accepted; 429, 500 and 503 may be tried again.
+//! A runner of ours sends its claim token as bearer too, so that large bodies are let in.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::validate::{At, Checker};
+use crate::{Digest, Isolation, RunnerId};
+
+/// How long a lease lasts unless it is renewed, counted by the runner from when it asked.
+pub const LEASE_MS: u64 = 15_000;
+
+/// How much longer a claim token is accepted than its lease, so that a late receipt is told
+/// precisely that it is late.
+pub const TOKEN_BEYOND_LEASE_MS: u64 = 3_600_000;
+
+/// The answer to an enrollment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnrollResult {
+    /// Who the runner is from now on.
+    pub runner_id: RunnerId,
+    /// Says so at every claim.
+    pub runner_token: String,
+    /// The plane's public key, verbatim; a runner pins it. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plane_public_key_pem: Option<String>,
+}
+
+/// What a runner can do. What is absent is not limited.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunnerAbilities {
+    /// The tiers it makes, remote providers among them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolations: Option<Vec<Isolation>>,
+    /// The agents it can start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_kinds: Option<Vec<String>>,
+    /// The components of the posture that hold there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub posture: Option<Vec<String>>,
+}
+
+impl RunnerAbilities {
+    /// Returns whether a run fits: its tier, its agent and the posture it demands.
+    #[must_use]
+    pub fn fit(&self, isolation: &str, agent_kind: &str, demanded: &[String]) -> bool {
+        let makes = self.isolations.as_ref();
+        let starts = self.agent_kinds.as_ref();
+        let holds = self.posture.as_ref();
+        makes.is_none_or(|all| all.iter().any(|tier| tier.as_str() == isolation))
+            && starts.is_none_or(|all| all.iter().any(|kind| kind == agent_kind))
+            && holds.is_none_or(|all| demanded.iter().all(|wanted| all.contains(wanted)))
+    }
+}
+
+/// `POST /v1/runs/:id/hand-back` (ours): nothing was started, somebody else may have it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HandBack {
+    /// Opens the run.
+    pub claim_token: String,
+}
+
+/// The answer to a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredBlob {
+    /// Its address.
+    pub hash: Digest,
+}
+
+pub(super) fn check_abilities(checker: &mut Checker, abilities: &Value) {
+    let at = At::ROOT.name("abilities");
+    let Some(body) = checker.object(&at, Some(abilities)) else { return };
+    let known = Isolation::ALL.map(Isolation::as_str);
+    if let Some(tiers) = body.get("isolations") {
+        let list_at = at.name("isolations");
+        for (index, tier) in checker.list(&list_at, Some(tiers), 64).iter().enumerate() {
+            checker.one_of(&list_at.index(index), Some(tier), &known);
+        }
+    }
+    for name in ["agentKinds", "posture"] {
+        let Some(names) = body.get(name) else { continue };
+        let list_at = at.name(name);
+        for (index, text) in checker.list(&list_at, Some(names), 256).iter().enumerate() {
+            checker.text(&list_at.index(index), Some(text), 1..=128);
+        }
+    }
+}
