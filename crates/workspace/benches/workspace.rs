@@ -20,7 +20,7 @@ use warrant_workspace::{
     MaterializeOptions, TreeLimits, capture, collect, materialize, quiet,
 };
 
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 7;
 
 struct Bench {
     top: PathBuf,
@@ -38,6 +38,9 @@ fn main() {
     }
     let bench = Bench::new(temp.path());
     bench.many_files();
+    if std::env::args().any(|arg| arg == "many") {
+        return;
+    }
     let child = Command::new(std::env::current_exe().unwrap()).args(["large"]).status().unwrap();
     assert!(child.success());
 }
@@ -88,6 +91,11 @@ impl Bench {
             );
         };
         let manifest = self.capture();
+        if let Some(phase) =
+            std::env::args().find_map(|arg| Some(arg.strip_prefix("only=")?.to_owned()))
+        {
+            return self.only(&phase, &manifest);
+        }
         row("capture", best(|_| drop(self.capture())), best(|_| self.git_capture()), 73);
         let ours = best(|round| drop(self.materialize(&manifest, &format!("ours{round}"))));
         row("materialize", ours, best(|round| self.git_materialize(&format!("git{round}"))), 334);
@@ -105,6 +113,22 @@ impl Bench {
         };
         let ours = best(|_| assert_eq!(collect(&checkout, &options).unwrap().changes.len(), 11));
         row("collect", ours, best(|_| self.git_collect()), 123);
+    }
+
+    /// Runs one phase over and over, for a profiler.
+    fn only(&self, phase: &str, manifest: &WorkspaceManifest) {
+        let checkout = self.materialize(manifest, "only");
+        let options = CollectOptions {
+            scratch: &self.top.join("scratch"),
+            limits: TreeLimits::generous(),
+            progress: &quiet,
+        };
+        let taken = best(|round| match phase {
+            "capture" => drop(self.capture()),
+            "materialize" => drop(self.materialize(manifest, &format!("only{round}"))),
+            _ => drop(collect(&checkout, &options).unwrap()),
+        });
+        println!("{phase}: {:?} wall, {:?} cpu", taken.wall, taken.cpu);
     }
 
     fn capture(&self) -> WorkspaceManifest {
@@ -235,7 +259,7 @@ fn cpu_time() -> Duration {
 fn git(directory: &Path, args: &[&str]) {
     let output = Command::new("git")
         .current_dir(directory)
-        .args(["-c", "user.name=v", "-c", "user.email=v@v"])
+        .args(["-c", "user.name=v", "-c", "user.email=v@v", "-c", "gc.auto=0"])
         .args(args)
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")

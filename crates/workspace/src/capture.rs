@@ -4,6 +4,7 @@
 //! directory of ours: config, hooks, filters and attributes of the workspace are never asked.
 
 mod folder;
+mod index;
 mod pack;
 mod tracked;
 mod untracked;
@@ -25,6 +26,7 @@ use crate::root::Root;
 use crate::{BlobSink, GitError, StoredBlob, TreePath, WalkError};
 
 pub use folder::capture_folder;
+use index::Index;
 use untracked::Sorter;
 
 /// The patterns that are held back unless others are given.
@@ -128,14 +130,25 @@ pub fn capture(
         fs::write(repo.path().join("shallow"), head).map_err(CaptureError::Store)?;
     }
     let job = Job { repository: &repository, repo: &repo, sink, options };
-    let (bundled, rest) = std::thread::scope(|scope| {
-        let bundler = scope.spawn(|| bundle(&job));
-        let rest = capture_files(&job);
-        (bundler.join(), rest)
-    });
-    let bundled = bundled.map_err(|_| CaptureError::Store(io::ErrorKind::Other.into()))??;
-    let rest = rest?;
-    assemble(repository.head, options, bundled, rest)
+    let crashed = |_| CaptureError::Store(io::ErrorKind::Other.into());
+    std::thread::scope(|scope| {
+        // Git packs and looks for untracked files while the index is read here.
+        let history = scope.spawn(|| history_bundle(&job));
+        let untracked = scope.spawn(|| untracked::list(&repo));
+        let seen = Seen::look(&job)?;
+        let tracked_denied = seen.listing.denied(options)?;
+        let (commit, files) = std::thread::scope(|inner| {
+            let commit = inner.spawn(|| commit_bundle(&job, &seen.listing, &tracked_denied));
+            let files = capture_files(&job, &seen, || untracked.join().map_err(crashed)?);
+            (commit.join(), files)
+        });
+        let history = history.join().map_err(crashed)??;
+        let commit = commit.map_err(crashed)??;
+        let bundle = history.or(commit).ok_or(CaptureError::Store(io::ErrorKind::Other.into()))?;
+        let submodules = seen.listing.submodules();
+        let bundled = Bundled { bundle, tracked_denied, submodules };
+        assemble(repository.head, options, bundled, files?)
+    })
 }
 
 /// What every part of a capture needs.
@@ -174,13 +187,26 @@ impl CaptureOptions<'_> {
 /// A name that is not text is matched with its bad bytes replaced, so `*.pem` still holds it back.
 fn matches_any(path: &TreePath, patterns: &[String]) -> Result<bool, CaptureError> {
     let text = String::from_utf8_lossy(path.as_bytes());
-    for pattern in patterns {
+    let name = text.rsplit('/').next().unwrap_or_default();
+    for pattern in patterns.iter().filter(|pattern| !certainly_differs(name, pattern)) {
         let is_match = warrant_protocol::glob::matches_pattern(&text, pattern);
         if is_match.map_err(|_| CaptureError::Pattern(pattern.clone()))? {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+/// Returns whether a pattern of letters and stars cannot match this name, which is most of the
+/// answers and costs nothing; every other pattern is left to the matcher.
+fn certainly_differs(name: &str, pattern: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '*');
+    if !pattern.chars().all(is_plain) {
+        return false;
+    }
+    let start = pattern.split('*').next().unwrap_or_default();
+    let end = pattern.rsplit('*').next().unwrap_or_default();
+    !name.starts_with(start) || !name.ends_with(end)
 }
 
 /// Makes a repository of ours that sees the person's objects, index and files.
@@ -215,39 +241,79 @@ fn copy_if_there(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-fn bundle(job: &Job<'_>) -> Result<Bundled, CaptureError> {
-    let Job { repository, repo, sink, options } = job;
-    (options.progress)(Step { phase: Phase::Bundling, done: 0, total: None });
-    if options.history == History::Commit {
-        let listing = tracked::list(repo, repository.head)?;
-        let tracked_denied = listing.denied(options)?;
-        let bundle = pack::commit_bundle(job, &listing, &tracked_denied)?;
-        return Ok(Bundled { bundle, tracked_denied, submodules: listing.submodules() });
-    }
-    // The list of files is read while git packs, so that it costs no extra time.
-    let (listing, bundle) = std::thread::scope(|scope| {
-        let listing = scope.spawn(|| tracked::list(repo, repository.head));
-        let bundle = repo
-            .git("bundle")
-            .args(["create", "-q", "-", "HEAD"])
-            .stream(Vec::new(), |stdout| sink.put(stdout));
-        (listing.join(), bundle)
-    });
-    let listing = listing.map_err(|_| CaptureError::Store(io::ErrorKind::Other.into()))??;
-    let tracked_denied = listing.denied(options)?;
-    Ok(Bundled { bundle: bundle?, tracked_denied, submodules: listing.submodules() })
+/// What is known of the tracked files before git is asked about any.
+struct Seen {
+    root: Root,
+    listing: tracked::Listing,
+    /// The files that may differ from the commit; `None` when any may.
+    suspects: Option<Vec<TreePath>>,
 }
 
-fn capture_files(job: &Job<'_>) -> Result<Files, CaptureError> {
-    let Job { repository, repo, sink, options } = job;
-    let root = Root::open(&repository.top).map_err(CaptureError::Store)?;
-    let held_back = tracked::held_back_changes(job, &root)?;
-    let mut sorter = Sorter::create(&root, *sink, options)?;
-    for name in untracked::list(repo)? {
+impl Seen {
+    /// Looks at the index, the commit's tree and the files.
+    fn look(job: &Job<'_>) -> Result<Self, CaptureError> {
+        let Job { repository, repo, options, .. } = job;
+        let root = Root::open(&repository.top).map_err(CaptureError::Store)?;
+        let index = Index::read(&repo.path().join("index")).map_err(CaptureError::Store)?;
+        // SECURITY: what must stay at home is found in the tree itself; the index is the
+        // repository's own word for it, good enough where everything travels anyway.
+        let known = index.as_ref().filter(|_| options.history == History::Full);
+        let listing = match known.and_then(|index| index.listing_of(repository.tree)) {
+            Some(listing) => listing,
+            None => tracked::list(repo, repository.head)?,
+        };
+        let suspects = match &index {
+            Some(index) => Some(index.suspects(&root, &listing).map_err(CaptureError::Store)?),
+            None => None,
+        };
+        Ok(Self { root, listing, suspects: suspects.filter(|paths| fits_a_call(paths)) })
+    }
+}
+
+/// Returns whether these paths can be named in one call of git.
+fn fits_a_call(paths: &[TreePath]) -> bool {
+    const MAX_PATHS: usize = 2000;
+    const MAX_BYTES: usize = 256 * 1024;
+    paths.len() <= MAX_PATHS
+        && paths.iter().map(|path| path.as_bytes().len()).sum::<usize>() <= MAX_BYTES
+}
+
+/// Stores the bundle of the whole history, if that is what travels.
+fn history_bundle(job: &Job<'_>) -> Result<Option<StoredBlob>, CaptureError> {
+    (job.options.progress)(Step { phase: Phase::Bundling, done: 0, total: None });
+    if job.options.history != History::Full {
+        return Ok(None);
+    }
+    let call = job.repo.git("bundle").args(["create", "-q", "-", "HEAD"]);
+    Ok(Some(call.stream(Vec::new(), |stdout| job.sink.put(stdout))?))
+}
+
+/// Stores the bundle of the one commit, if that is what travels.
+fn commit_bundle(
+    job: &Job<'_>,
+    listing: &tracked::Listing,
+    denied: &[TreePath],
+) -> Result<Option<StoredBlob>, CaptureError> {
+    match job.options.history {
+        History::Full => Ok(None),
+        History::Commit => pack::commit_bundle(job, listing, denied).map(Some),
+    }
+}
+
+fn capture_files(
+    job: &Job<'_>,
+    seen: &Seen,
+    untracked: impl FnOnce() -> Result<Vec<Vec<u8>>, CaptureError>,
+) -> Result<Files, CaptureError> {
+    let Job { sink, options, .. } = job;
+    let untracked = untracked()?;
+    let held_back = tracked::held_back_changes(job, seen)?;
+    let mut sorter = Sorter::create(&seen.root, *sink, options)?;
+    for name in untracked {
         sorter.sort(&name)?;
     }
     let (sorted, extra) = sorter.finish()?;
-    let dirty = dirty_diff(job, &held_back.paths, extra.as_ref())?;
+    let dirty = dirty_diff(job, seen, (&held_back.paths, extra.as_ref()))?;
     let mut denied = sorted.denied;
     denied.extend(held_back.paths);
     let warnings = held_back.warnings.into_iter().chain(sorted.warnings).collect();
@@ -257,28 +323,36 @@ fn capture_files(job: &Job<'_>) -> Result<Files, CaptureError> {
 /// Stores the diff between the commit and the files, and what else travels in it.
 fn dirty_diff(
     job: &Job<'_>,
-    held_back: &[TreePath],
-    extra: Option<&Diff>,
+    seen: &Seen,
+    (held_back, extra): (&[TreePath], Option<&Diff>),
 ) -> Result<Option<StoredBlob>, CaptureError> {
-    let mut pathspecs = Vec::new();
-    if !held_back.is_empty() {
-        pathspecs.push(os_string(b":/".to_vec()));
-        let exclude = |path: &TreePath| [b":(top,literal,exclude)", path.as_bytes()].concat();
-        pathspecs.extend(held_back.iter().map(|path| os_string(exclude(path))));
+    let extra: Box<dyn Read> = match extra {
+        Some(diff) => Box::new(diff.reader().map_err(CaptureError::Store)?),
+        None => Box::new(io::empty()),
+    };
+    if seen.suspects.as_ref().is_some_and(Vec::is_empty) {
+        return put_unless_empty(job.sink, &mut { extra }).map_err(CaptureError::Store);
     }
+    let exclude = |path: &TreePath| [b":(top,literal,exclude)", path.as_bytes()].concat();
     let call = job
         .repo
         .git("diff")
         .args(["--binary", "--no-ext-diff", "--no-textconv", "--no-color"])
         .args(["--ignore-submodules=all", "HEAD", "--"])
-        .args(pathspecs);
-    Ok(call.stream(Vec::new(), |stdout| {
-        let extra: Box<dyn Read> = match extra {
-            Some(diff) => Box::new(diff.reader()?),
-            None => Box::new(io::empty()),
-        };
-        put_unless_empty(job.sink, &mut stdout.chain(extra))
-    })?)
+        .args(seen.pathspecs())
+        .args(held_back.iter().map(|path| os_string(exclude(path))));
+    Ok(call.stream(Vec::new(), |stdout| put_unless_empty(job.sink, &mut stdout.chain(extra)))?)
+}
+
+impl Seen {
+    /// Returns what git must look at: the suspects, or everything.
+    fn pathspecs(&self) -> Vec<std::ffi::OsString> {
+        let include = |path: &TreePath| os_string([b":(top,literal)", path.as_bytes()].concat());
+        match &self.suspects {
+            Some(suspects) => suspects.iter().map(include).collect(),
+            None => vec![os_string(b":/".to_vec())],
+        }
+    }
 }
 
 fn os_string(bytes: Vec<u8>) -> std::ffi::OsString {

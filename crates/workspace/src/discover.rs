@@ -53,6 +53,8 @@ pub(crate) struct Repository {
     pub(crate) common_directory: PathBuf,
     /// The commit HEAD is at.
     pub(crate) head: Oid,
+    /// The tree of that commit.
+    pub(crate) tree: Oid,
     /// Whether it lacks history itself.
     pub(crate) is_shallow: bool,
 }
@@ -80,8 +82,9 @@ impl Repository {
         let (git_directory, common_directory) = git_directories(top)
             .map_err(read(&top.join(".git")))?
             .ok_or_else(|| DiscoverError::Foreign(top.to_path_buf()))?;
-        let (head, is_shallow) = head(top, &git_directory)?;
-        Ok(Self { top: top.to_path_buf(), git_directory, common_directory, head, is_shallow })
+        let Head { commit, tree, is_shallow } = head(top, &git_directory)?;
+        let top = top.to_path_buf();
+        Ok(Self { top, git_directory, common_directory, head: commit, tree, is_shallow })
     }
 
     /// Returns where its objects are.
@@ -128,9 +131,15 @@ fn path_of_line(text: &[u8]) -> &Path {
     Path::new(std::ffi::OsStr::from_bytes(text.get(..end).unwrap_or_default()))
 }
 
-fn head(top: &Path, git_directory: &Path) -> Result<(Oid, bool), DiscoverError> {
+struct Head {
+    commit: Oid,
+    tree: Oid,
+    is_shallow: bool,
+}
+
+fn head(top: &Path, git_directory: &Path) -> Result<Head, DiscoverError> {
     let answer = GitCall::in_foreign("rev-parse", git_directory)
-        .args(["--show-object-format", "--is-shallow-repository", "HEAD^{commit}"])
+        .args(["--show-object-format", "--is-shallow-repository", "HEAD^{commit}", "HEAD^{tree}"])
         .output();
     let answer = match answer {
         Err(GitError::Failed { message, .. }) if message.contains("HEAD^{commit}") => {
@@ -144,6 +153,9 @@ fn head(top: &Path, git_directory: &Path) -> Result<(Oid, bool), DiscoverError> 
         return Err(DiscoverError::ObjectFormat(top.to_path_buf()));
     }
     let is_shallow = lines.next() == Some("true");
-    let head = lines.next().and_then(Oid::from_hex);
-    Ok((head.ok_or(GitError::Answer { command: "rev-parse" })?, is_shallow))
+    let mut name = || {
+        let name = lines.next().and_then(Oid::from_hex);
+        name.ok_or(GitError::Answer { command: "rev-parse" })
+    };
+    Ok(Head { commit: name()?, tree: name()?, is_shallow })
 }

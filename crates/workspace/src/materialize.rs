@@ -160,7 +160,7 @@ pub fn materialize(
     let base_ref = Oid::from_hex(&manifest.base_ref)
         .filter(|oid| matches!(pack.stat(*oid), Some((ObjectKind::Commit, _))))
         .ok_or_else(|| MaterializeError::Base(manifest.base_ref.clone()))?;
-    let Base { files: base, held_back } = read_base(&pack, base_ref, manifest, &options.limits)?;
+    let base = read_base(&pack, base_ref, manifest, &options.limits)?;
     let dirty = match &manifest.dirty_diff_hash {
         Some(digest) => {
             let diff = fetch(source, digest, &scratch, options.progress)?;
@@ -169,17 +169,28 @@ pub fn materialize(
         None => None,
     };
     let plan = plan::plan(&base, dirty.as_ref(), manifest, &options.limits)?;
-    let mut written = write::write(&root, &plan, &pack, options)?;
+    let git = gitdir::Writer { target, pack: &pack, header: &header, base_ref };
+    let (written, begun) = std::thread::scope(|scope| {
+        // The session's copy of the pack is written beside the files.
+        let begun = scope.spawn(|| match options.git_directory {
+            GitDirectory::Write => git.begin(),
+            GitDirectory::Omit => Ok(()),
+        });
+        (write::write(&root, &plan, &pack, options), begun.join())
+    });
+    let mut written = written?;
     if let Some(dirty) = &dirty {
         write::write_dirty(&root, &plan, dirty, &mut written)?;
     }
     write::write_untracked(&root, &plan, source, &mut written)?;
+    let git_failed = |source| MaterializeError::Write { path: ".git".into(), source };
+    begun.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())).map_err(git_failed)?;
     if options.git_directory == GitDirectory::Write {
-        let index = gitdir::Index { base: &base, held_back: &held_back, written: &written };
-        let made = gitdir::write(target, &pack, (&header, base_ref), &index);
-        made.map_err(|source| MaterializeError::Write { path: ".git".into(), source })?;
+        let index =
+            gitdir::Index { base: &base.files, held_back: &base.held_back, written: &written };
+        git.finish(&index).map_err(git_failed)?;
     }
-    Ok(Checkout { path: target.to_path_buf(), root, base, written, pack })
+    Ok(Checkout { path: target.to_path_buf(), root, base: base.files, written, pack })
 }
 
 fn empty_root(target: &Path) -> Result<Root, MaterializeError> {
@@ -244,6 +255,8 @@ fn open_bundle(
 /// The base commit's files, apart from those that did not travel.
 struct Base {
     files: HashMap<TreePath, BaseFile>,
+    /// The same files, directory by directory.
+    order: Vec<(TreePath, BaseFile)>,
     held_back: HashMap<TreePath, BaseFile>,
 }
 
@@ -261,7 +274,7 @@ fn read_base(
         parse_commit(&commit).ok_or_else(|| MaterializeError::Base(manifest.base_ref.clone()))?;
     let may_lack: HashSet<&[u8]> =
         manifest.denied_paths.iter().map(|path| path.as_str().as_bytes()).collect();
-    let mut base = Base { files: HashMap::new(), held_back: HashMap::new() };
+    let mut base = Base { files: HashMap::new(), order: Vec::new(), held_back: HashMap::new() };
     let mut waiting: Vec<(Option<TreePath>, Oid)> = vec![(None, tree)];
     let mut entries = 0_u64;
     while let Some((path, oid)) = waiting.pop() {
@@ -282,9 +295,13 @@ fn read_base(
                     if !travels && !may_lack.contains(child.as_bytes()) {
                         return Err(PackError::Missing(oid).into());
                     }
+                    let file = BaseFile { mode, oid };
+                    if travels {
+                        base.order.push((child.clone(), file));
+                    }
                     let files = if travels { &mut base.files } else { &mut base.held_back };
                     // SECURITY: two entries of one name let a link and a directory share it.
-                    if files.insert(child, BaseFile { mode, oid }).is_some() {
+                    if files.insert(child, file).is_some() {
                         return Err(InvalidTree::Malformed.into());
                     }
                 }

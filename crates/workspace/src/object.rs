@@ -68,6 +68,54 @@ impl fmt::Debug for Oid {
     }
 }
 
+/// A map by object name.
+pub(crate) type ByOid<T> = std::collections::HashMap<Oid, T, OidState>;
+
+/// Hashes object names faster than the standard hasher: they are hashes already.
+///
+/// SECURITY: a pack's author chooses its objects and so, with effort, some bits of their names; a
+/// secret of this process keeps them from choosing which of them meet in the map.
+#[derive(Debug, Clone)]
+pub(crate) struct OidState(u64);
+
+impl Default for OidState {
+    fn default() -> Self {
+        use std::hash::BuildHasher as _;
+        Self(std::hash::RandomState::new().hash_one(0_u8) | 1)
+    }
+}
+
+impl std::hash::BuildHasher for OidState {
+    type Hasher = OidHasher;
+
+    fn build_hasher(&self) -> OidHasher {
+        OidHasher { secret: self.0, value: 0 }
+    }
+}
+
+/// Takes the bytes of one object name.
+pub(crate) struct OidHasher {
+    secret: u64,
+    value: u64,
+}
+
+impl std::hash::Hasher for OidHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word.iter_mut().zip(chunk).for_each(|(to, from)| *to = *from);
+            let mixed = u128::from(self.value ^ u64::from_le_bytes(word) ^ self.secret)
+                * u128::from(self.secret.rotate_left(32) | 1);
+            let half = |value: u128| u64::try_from(value & u128::from(u64::MAX)).unwrap_or(0);
+            self.value = half(mixed) ^ half(mixed >> 64);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.value
+    }
+}
+
 /// What git knows of a file besides its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileMode {

@@ -6,6 +6,7 @@
 mod delta;
 mod idx;
 mod inflate;
+mod namer;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,9 +17,10 @@ use sha1::Digest as _;
 use thiserror::Error;
 
 use crate::limits::TreeLimits;
-use crate::object::{ObjectKind, Oid, object_hash, object_name};
+use crate::object::{ByOid, ObjectKind, Oid, object_hash, object_name};
 use crate::progress::{Phase, Progress, Step};
 use inflate::Cursor;
+use namer::{Namer, SMALL_BYTES};
 
 /// A blob above this is streamed, never held.
 const STREAMED_BYTES: u64 = 4 << 20;
@@ -70,9 +72,10 @@ pub(crate) struct Pack {
     end: u64,
     trailer: [u8; 20],
     records: Vec<Record>,
-    by_name: HashMap<Oid, usize>,
-    cache: HashMap<Oid, Arc<[u8]>>,
-    cached_bytes: usize,
+    by_name: ByOid<usize>,
+    /// The content of each record, where there was room to keep it.
+    kept: Vec<Option<Arc<[u8]>>>,
+    kept_bytes: usize,
 }
 
 impl Pack {
@@ -89,9 +92,9 @@ impl Pack {
             end: start,
             trailer: [0; 20],
             records: Vec::new(),
-            by_name: HashMap::new(),
-            cache: HashMap::new(),
-            cached_bytes: 0,
+            by_name: ByOid::default(),
+            kept: Vec::new(),
+            kept_bytes: 0,
         };
         pack.read_all(limits, progress)?;
         pack.resolve_deltas(limits)?;
@@ -106,25 +109,26 @@ impl Pack {
 
     /// Returns an object's content, held in memory.
     pub(crate) fn read(&self, oid: Oid, kind: ObjectKind) -> Result<Arc<[u8]>, PackError> {
-        match self.stat(oid) {
-            Some((found, bytes)) if found == kind && bytes <= HELD_BYTES => {}
-            Some((found, _)) if found == kind => return Err(PackError::TooLarge("an object")),
+        let index = *self.by_name.get(&oid).ok_or(PackError::Missing(oid))?;
+        match self.records.get(index).and_then(|record| record.named) {
+            Some((_, found, bytes)) if found == kind && bytes <= HELD_BYTES => {}
+            Some((_, found, _)) if found == kind => return Err(PackError::TooLarge("an object")),
             Some(_) => return Err(PackError::Malformed("an object is of another kind")),
             None => return Err(PackError::Missing(oid)),
         }
-        if let Some(content) = self.cache.get(&oid) {
-            return Ok(Arc::clone(content));
+        match self.kept.get(index) {
+            Some(Some(content)) => Ok(Arc::clone(content)),
+            _ => self.read_record(index),
         }
-        let index = *self.by_name.get(&oid).ok_or(PackError::Missing(oid))?;
-        self.read_record(index)
     }
 
     /// Writes a blob's content to `sink`, streamed when it is large and stored whole.
     pub(crate) fn copy_blob(&self, oid: Oid, sink: &mut dyn Write) -> Result<(), PackError> {
-        let record = self.by_name.get(&oid).and_then(|index| self.records.get(*index));
-        let record = record.ok_or(PackError::Missing(oid))?;
-        match record.named {
-            Some((_, ObjectKind::Blob, bytes))
+        let index = *self.by_name.get(&oid).ok_or(PackError::Missing(oid))?;
+        let record = self.records.get(index).ok_or(PackError::Missing(oid))?;
+        match (record.named, self.kept.get(index)) {
+            (Some((_, ObjectKind::Blob, _)), Some(Some(content))) => Ok(sink.write_all(content)?),
+            (Some((_, ObjectKind::Blob, bytes)), _)
                 if record.source == Source::Whole && bytes > STREAMED_BYTES =>
             {
                 let mut cursor = Cursor::new(&self.file, record.offset);
@@ -184,24 +188,24 @@ impl Pack {
         if u64::from(count) > limits.entries.saturating_mul(8) {
             return Err(PackError::TooLarge("objects"));
         }
-        let mut inflated = 0_u64;
-        for done in 0..count {
-            let offset = cursor.position();
-            cursor.start_crc();
-            let header = read_header(&mut cursor, offset)?;
-            inflated = inflated.saturating_add(header.bytes);
-            if inflated > limits.bytes {
-                return Err(PackError::TooLarge("bytes"));
+        let named = std::thread::scope(|scope| {
+            let mut namer = Namer::start(scope);
+            let read = self.read_objects(&mut cursor, count, (limits, progress), &mut namer);
+            let named = namer.finish();
+            read.and(named)
+        })?;
+        self.kept.resize(self.records.len(), None);
+        for object in named {
+            let Some(record) = self.records.get_mut(object.index) else { continue };
+            record.named = Some((object.oid, object.kind, object.bytes));
+            self.kept_bytes += object.content.as_ref().map_or(0, |content| content.len());
+            if let Some(kept) = self.kept.get_mut(object.index) {
+                *kept = object.content;
             }
-            let named = self.read_object(&mut cursor, &header)?;
-            let record = Record { offset, crc: cursor.crc(), source: header.source, named };
-            if let Some((oid, ..)) = named {
-                self.by_name.entry(oid).or_insert(self.records.len());
-            }
-            self.records.push(record);
-            if done % 1024 == 0 {
-                let (done, total) = (u64::from(done), Some(u64::from(count)));
-                progress(Step { phase: Phase::Unpacking, done, total });
+        }
+        for (index, record) in self.records.iter().enumerate() {
+            if let Some((oid, ..)) = record.named {
+                self.by_name.entry(oid).or_insert(index);
             }
         }
         self.trailer = cursor.take::<20>()?;
@@ -209,37 +213,38 @@ impl Pack {
         Ok(())
     }
 
-    fn read_object(
+    fn read_objects(
         &mut self,
         cursor: &mut Cursor<'_>,
-        header: &Header,
-    ) -> Result<Option<(Oid, ObjectKind, u64)>, PackError> {
-        let Some(kind) = header.kind else {
-            if header.bytes > HELD_BYTES {
-                return Err(PackError::TooLarge("a delta"));
+        count: u32,
+        (limits, progress): (&TreeLimits, Progress<'_>),
+        namer: &mut Namer<'_>,
+    ) -> Result<(), PackError> {
+        let mut inflated = 0_u64;
+        for done in 0..count {
+            let offset = cursor.position();
+            cursor.start_crc();
+            let header = read_header(cursor, offset)?;
+            inflated = inflated.saturating_add(header.bytes);
+            if inflated > limits.bytes {
+                return Err(PackError::TooLarge("bytes"));
             }
-            cursor.inflate(header.bytes, &mut |_| Ok(()))?;
-            return Ok(None);
-        };
-        if kind == ObjectKind::Blob && header.bytes > STREAMED_BYTES {
-            let mut hash = object_hash(kind, header.bytes);
-            cursor.inflate(header.bytes, &mut |chunk| {
-                hash.update(chunk);
-                Ok(())
-            })?;
-            let oid = Oid::from_bytes(hash.finalize().into());
-            return Ok(Some((oid, kind, header.bytes)));
+            let named = read_object(cursor, &header, self.records.len(), namer)?;
+            self.records.push(Record { offset, crc: cursor.crc(), source: header.source, named });
+            if done % 1024 == 0 {
+                let (done, total) = (u64::from(done), Some(u64::from(count)));
+                progress(Step { phase: Phase::Unpacking, done, total });
+            }
         }
-        let content = cursor.inflate_whole(header.bytes, HELD_BYTES)?;
-        let oid = object_name(kind, &content);
-        self.keep(oid, content);
-        Ok(Some((oid, kind, header.bytes)))
+        Ok(())
     }
 
-    fn keep(&mut self, oid: Oid, content: Vec<u8>) {
-        if self.cached_bytes + content.len() <= CACHE_BYTES {
-            self.cached_bytes += content.len();
-            self.cache.insert(oid, content.into());
+    fn keep(&mut self, index: usize, content: Vec<u8>) {
+        if self.kept_bytes + content.len() <= CACHE_BYTES
+            && let Some(kept) = self.kept.get_mut(index)
+        {
+            self.kept_bytes += content.len();
+            *kept = Some(content.into());
         }
     }
 
@@ -302,7 +307,7 @@ impl Pack {
         let record = self.records.get_mut(index).filter(|record| record.named.is_none())?;
         record.named = Some((oid, kind, content.len() as u64));
         self.by_name.entry(oid).or_insert(index);
-        self.keep(oid, content.to_vec());
+        self.keep(index, content.to_vec());
         self.records.get(index)
     }
 
@@ -349,6 +354,36 @@ impl Pack {
         }
         Ok(content.into())
     }
+}
+
+/// Passes over one object, and returns its name if it got one here; small ones get theirs from
+/// `namer`, and deltas once their base is known.
+fn read_object(
+    cursor: &mut Cursor<'_>,
+    header: &Header,
+    index: usize,
+    namer: &mut Namer<'_>,
+) -> Result<Option<(Oid, ObjectKind, u64)>, PackError> {
+    let Some(kind) = header.kind else {
+        if header.bytes > HELD_BYTES {
+            return Err(PackError::TooLarge("a delta"));
+        }
+        cursor.inflate(header.bytes, &mut |_| Ok(()))?;
+        return Ok(None);
+    };
+    if header.bytes <= SMALL_BYTES {
+        namer.push(index, kind, cursor.inflate_whole(header.bytes, HELD_BYTES)?);
+        return Ok(None);
+    }
+    if kind != ObjectKind::Blob && header.bytes > HELD_BYTES {
+        return Err(PackError::TooLarge("an object"));
+    }
+    let mut hash = object_hash(kind, header.bytes);
+    cursor.inflate(header.bytes, &mut |chunk| {
+        hash.update(chunk);
+        Ok(())
+    })?;
+    Ok(Some((Oid::from_bytes(hash.finalize().into()), kind, header.bytes)))
 }
 
 /// The start of one object in the pack.

@@ -7,12 +7,13 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use thiserror::Error;
 
 /// A relative path of any bytes: no leading slash, no empty, `.` or `..` segment, no NUL.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TreePath(Vec<u8>);
+pub struct TreePath(Arc<[u8]>);
 
 /// Why bytes are not a path inside a workspace.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -30,17 +31,17 @@ impl TreePath {
         if bytes.contains(&0) || !bytes.split(|byte| *byte == b'/').all(is_inside) {
             return Err(InvalidPath(quoted(&bytes)));
         }
-        Ok(Self(bytes))
+        Ok(Self(bytes.into()))
     }
 
     /// Returns this path with one more segment, as read from a directory.
     pub(crate) fn join(&self, name: &[u8]) -> Self {
-        Self([&self.0, b"/".as_slice(), name].concat())
+        Self([&self.0, b"/".as_slice(), name].concat().into())
     }
 
     /// Returns a path of one segment, as read from a directory.
     pub(crate) fn segment(name: &[u8]) -> Self {
-        Self(name.to_vec())
+        Self(name.into())
     }
 
     /// Returns the bytes.
@@ -69,8 +70,12 @@ impl TreePath {
     /// Returns the path without its last segment; `None` at the top.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
-        let cut = self.0.iter().rposition(|byte| *byte == b'/')?;
-        self.0.get(..cut).map(|bytes| Self(bytes.to_vec()))
+        self.parent_bytes().map(|bytes| Self(bytes.into()))
+    }
+
+    /// Returns the bytes of the path without its last segment.
+    pub(crate) fn parent_bytes(&self) -> Option<&[u8]> {
+        self.0.get(..self.0.iter().rposition(|byte| *byte == b'/')?)
     }
 
     /// Returns how many segments it has.
@@ -82,7 +87,7 @@ impl TreePath {
     /// Returns whether `self` is `above` or lies below it.
     #[must_use]
     pub fn is_within(&self, above: &Self) -> bool {
-        self.0.strip_prefix(above.0.as_slice()).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+        self.0.strip_prefix(above.as_bytes()).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
     }
 
     /// Returns the part up to and with the first segment that some file system reads as `.git`.
@@ -92,7 +97,7 @@ impl TreePath {
         for segment in self.segments() {
             end += segment.len();
             if is_git_name(segment) {
-                return self.0.get(..end).map(|bytes| Self(bytes.to_vec()));
+                return self.0.get(..end).map(|bytes| Self(bytes.into()));
             }
             end += 1;
         }

@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 
-use super::{CaptureError, CaptureOptions, History, Job};
+use super::{CaptureError, CaptureOptions, History, Job, Seen};
 use crate::discover::Repository;
 use crate::git::ScratchRepo;
 use crate::object::Oid;
@@ -80,12 +80,15 @@ pub(super) struct HeldBack {
 /// Those a deny pattern matches (unless the whole history travels anyway), and those a filter
 /// stands before: the filter is never run, and without it the file's clear text would travel
 /// where the repository has it encrypted, or the content where it has a pointer.
-pub(super) fn held_back_changes(job: &Job<'_>, root: &Root) -> Result<HeldBack, CaptureError> {
+pub(super) fn held_back_changes(job: &Job<'_>, seen: &Seen) -> Result<HeldBack, CaptureError> {
     const MAX_EXCLUDED: usize = 2000;
     let Job { repository, repo, options, .. } = job;
     let history = options.history;
-    let has_filters = mentions_filters(repo, repository, root)?;
     let mut held = HeldBack { paths: Vec::new(), warnings: Vec::new() };
+    if seen.suspects.as_ref().is_some_and(Vec::is_empty) {
+        return Ok(held);
+    }
+    let has_filters = mentions_filters(repo, repository, &seen.root)?;
     if history == History::Full && !has_filters {
         return Ok(held);
     }
@@ -100,6 +103,7 @@ pub(super) fn held_back_changes(job: &Job<'_>, root: &Root) -> Result<HeldBack, 
             "HEAD",
             "--",
         ])
+        .args(seen.pathspecs())
         .output()?;
     let names = answer.split(|byte| *byte == 0).filter(|name| !name.is_empty());
     let mut changed = Vec::new();

@@ -16,23 +16,35 @@ use crate::object::Oid;
 use crate::pack::Pack;
 use crate::raw::BaseFile;
 
-/// Writes `.git` with the bundle's objects, a detached HEAD and an index of the base.
-pub(super) fn write(
-    target: &Path,
-    pack: &Pack,
-    (header, base_ref): (&BundleHeader, Oid),
-    index: &Index<'_>,
-) -> io::Result<()> {
-    let directory = target.join(".git");
-    fs::create_dir(&directory)?;
-    write_git_directory(&directory, &format!("{}\n", base_ref.to_hex()))?;
-    // The session's git is its own business: it may use the attributes of the workspace.
-    fs::remove_file(directory.join("info/attributes"))?;
-    install_pack(pack, &directory.join("objects/pack"))?;
-    if !header.prerequisites.is_empty() {
-        fs::write(directory.join("shallow"), format!("{}\n", base_ref.to_hex()))?;
+/// Writes the `.git` of a checkout: the bundle's objects, a detached HEAD and an index of the base.
+#[derive(Clone, Copy)]
+pub(super) struct Writer<'a> {
+    pub(super) target: &'a Path,
+    pub(super) pack: &'a Pack,
+    pub(super) header: &'a BundleHeader,
+    pub(super) base_ref: Oid,
+}
+
+impl Writer<'_> {
+    /// Writes everything but the index, which needs the files.
+    pub(super) fn begin(&self) -> io::Result<()> {
+        let directory = self.target.join(".git");
+        let head = format!("{}\n", self.base_ref.to_hex());
+        fs::create_dir(&directory)?;
+        write_git_directory(&directory, &head)?;
+        // The session's git is its own business: it may use the attributes of the workspace.
+        fs::remove_file(directory.join("info/attributes"))?;
+        install_pack(self.pack, &directory.join("objects/pack"))?;
+        if !self.header.prerequisites.is_empty() {
+            fs::write(directory.join("shallow"), head)?;
+        }
+        Ok(())
     }
-    fs::write(directory.join("index"), index.to_bytes())
+
+    /// Writes the index.
+    pub(super) fn finish(&self, index: &Index<'_>) -> io::Result<()> {
+        fs::write(self.target.join(".git/index"), index.to_bytes())
+    }
 }
 
 /// What goes into the index of a checkout.

@@ -1,11 +1,11 @@
 //! Decides what is written where, before anything is written.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use warrant_protocol::{Digest, WorkspaceManifest};
 
-use super::MaterializeError;
 use super::dirty::Dirty;
+use super::{Base, MaterializeError};
 use crate::object::FileMode;
 use crate::raw::BaseFile;
 use crate::walk::check_depth;
@@ -16,63 +16,83 @@ use crate::{LimitExceeded, TreeLimits, TreePath};
 pub(super) struct Plan {
     /// Directories, parents first.
     pub(super) directories: BTreeSet<TreePath>,
-    /// Files of the base that stay as they are, by directory.
-    pub(super) base: BTreeMap<Option<TreePath>, Vec<(TreePath, BaseFile)>>,
+    /// Files of the base that stay as they are, those of one directory together.
+    pub(super) base: Vec<(TreePath, BaseFile)>,
     /// Files of the dirty diff.
     pub(super) dirty: Vec<(TreePath, BaseFile)>,
     /// Untracked files.
     pub(super) untracked: Vec<(TreePath, Digest, u64)>,
 }
 
+/// The files that will be there besides the untracked ones.
+struct Files<'a> {
+    base: &'a HashMap<TreePath, BaseFile>,
+    changed: HashMap<&'a TreePath, Option<BaseFile>>,
+}
+
+impl Files<'_> {
+    fn has(&self, path: &TreePath) -> bool {
+        match self.changed.get(path) {
+            Some(file) => file.is_some(),
+            None => self.base.contains_key(path),
+        }
+    }
+}
+
 /// Judges every path and plans the writes.
 pub(super) fn plan(
-    base: &HashMap<TreePath, BaseFile>,
+    base: &Base,
     dirty: Option<&Dirty>,
     manifest: &WorkspaceManifest,
     limits: &TreeLimits,
 ) -> Result<Plan, MaterializeError> {
     let changes: &[_] = dirty.map_or(&[], |dirty| &dirty.changes);
-    let changed: HashSet<&TreePath> = changes.iter().map(|(path, _)| path).collect();
-    let mut files: BTreeMap<TreePath, FileMode> = BTreeMap::new();
+    let changed = changes.iter().map(|(path, file)| (path, *file)).collect();
+    let files = Files { base: &base.files, changed };
+    let stays = |(path, _): &&(TreePath, BaseFile)| !files.changed.contains_key(path);
     let mut plan = Plan {
         directories: BTreeSet::new(),
-        base: BTreeMap::new(),
+        base: base.order.iter().filter(stays).cloned().collect(),
         dirty: Vec::new(),
         untracked: Vec::new(),
     };
-    for (path, file) in base.iter().filter(|(path, _)| !changed.contains(path)) {
-        files.insert(path.clone(), file.mode);
-        plan.base.entry(path.parent()).or_default().push((path.clone(), *file));
-    }
     for (path, file) in changes {
         check_name(path)?;
         check_depth(path, limits)?;
         if let Some(file) = file {
-            files.insert(path.clone(), file.mode);
             plan.dirty.push((path.clone(), *file));
         }
     }
-    let directories: BTreeSet<TreePath> = files.keys().flat_map(ancestors).collect();
+    let planned = || plan.base.iter().chain(&plan.dirty);
+    let mut directories = BTreeSet::new();
+    let mut last = None;
+    for (path, _) in planned() {
+        // Most files lie beside the one before.
+        if last != Some(path.parent_bytes()) {
+            last = Some(path.parent_bytes());
+            directories.extend(ancestors(path));
+        }
+    }
     check_nesting(&files, &directories)?;
-    plan.untracked = untracked(manifest, &files, &directories, limits)?;
-    plan.directories = directories;
-    plan.directories.extend(plan.untracked.iter().flat_map(|(path, ..)| ancestors(path)));
-    let submodules = files.iter().filter(|(_, mode)| **mode == FileMode::Submodule);
-    plan.directories.extend(submodules.map(|(path, _)| path.clone()));
-    Ok(plan)
+    let untracked = untracked(manifest, &files, (&plan, &directories), limits)?;
+    let submodules = planned().filter(|(_, file)| file.mode == FileMode::Submodule);
+    directories.extend(submodules.map(|(path, _)| path.clone()));
+    directories.extend(untracked.iter().flat_map(|(path, ..)| ancestors(path)));
+    Ok(Plan { directories, untracked, ..plan })
 }
 
 fn untracked(
     manifest: &WorkspaceManifest,
-    files: &BTreeMap<TreePath, FileMode>,
-    directories: &BTreeSet<TreePath>,
+    files: &Files<'_>,
+    (plan, directories): (&Plan, &BTreeSet<TreePath>),
     limits: &TreeLimits,
 ) -> Result<Vec<(TreePath, Digest, u64)>, MaterializeError> {
     if manifest.untracked_files.is_empty() {
         return Ok(Vec::new());
     }
+    let planned = plan.base.iter().chain(&plan.dirty).map(|(path, _)| path);
     let mut folded: HashMap<Vec<u8>, TreePath> =
-        files.keys().chain(directories).map(|path| (path.folded(), path.clone())).collect();
+        planned.chain(directories).map(|path| (path.folded(), path.clone())).collect();
     let mut taken: HashSet<TreePath> = HashSet::new();
     let mut above_taken: HashSet<TreePath> = HashSet::new();
     let mut bytes = 0_u64;
@@ -87,12 +107,12 @@ fn untracked(
         if file.bytes > limits.file_bytes || bytes > limits.bytes {
             return Err(LimitExceeded::Bytes(limits.bytes).into());
         }
-        if files.contains_key(&path) || directories.contains(&path) || taken.contains(&path) {
+        if files.has(&path) || directories.contains(&path) || taken.contains(&path) {
             return Err(refuse("something is there already"));
         }
         for above in ancestors(&path) {
             // SECURITY: a tracked link in the middle would carry the write out of the checkout.
-            if files.contains_key(&above) || taken.contains(&above) {
+            if files.has(&above) || taken.contains(&above) {
                 return Err(refuse("it goes through a file or link"));
             }
         }
@@ -123,10 +143,10 @@ fn check_name(path: &TreePath) -> Result<(), MaterializeError> {
 
 /// Refuses a file that is also a directory.
 fn check_nesting(
-    files: &BTreeMap<TreePath, FileMode>,
+    files: &Files<'_>,
     directories: &BTreeSet<TreePath>,
 ) -> Result<(), MaterializeError> {
-    match directories.iter().find(|path| files.contains_key(path)) {
+    match directories.iter().find(|path| files.has(path)) {
         Some(path) => Err(MaterializeError::Path {
             path: path.to_string(),
             why: "it is a file and a directory",

@@ -20,7 +20,8 @@ use crate::raw::BaseFile;
 use crate::root::{Facts, Node, Root, node_at};
 use crate::{BlobSource, PackError, TreePath};
 
-type Batch<'a> = (&'a Option<TreePath>, &'a [(TreePath, BaseFile)]);
+/// Files of one directory.
+type Batch<'a> = &'a [(TreePath, BaseFile)];
 
 /// Makes every directory and writes the unchanged files of the base, on all processors.
 pub(super) fn write(
@@ -33,20 +34,17 @@ pub(super) fn write(
         let made = rustix::fs::mkdirat(root, path.as_path(), Mode::from_raw_mode(0o755));
         made.map_err(|error| failed(path)(error.into()))?;
     }
-    let total: usize = plan.base.values().map(Vec::len).sum();
-    let batches: Mutex<Vec<Batch<'_>>> = Mutex::new(
-        plan.base
-            .iter()
-            .flat_map(|(path, files)| files.chunks(256).map(move |chunk| (path, chunk)))
-            .collect(),
-    );
+    let total = plan.base.len();
+    let beside = |a: &(TreePath, _), b: &(TreePath, _)| a.0.parent_bytes() == b.0.parent_bytes();
+    let batches: Mutex<Vec<Batch<'_>>> =
+        Mutex::new(plan.base.chunk_by(beside).flat_map(|files| files.chunks(256)).collect());
     let done = AtomicU64::new(0);
     let work = || -> Result<Vec<(TreePath, Written)>, MaterializeError> {
         let mut written = Vec::new();
         loop {
             let next = batches.lock().ok().and_then(|mut batches| batches.pop());
-            let Some((directory, files)) = next else { return Ok(written) };
-            write_batch(root, (directory, files), pack, &mut written)?;
+            let Some(files) = next else { return Ok(written) };
+            write_batch(root, files, pack, &mut written)?;
             let count = files.len() as u64;
             let done = done.fetch_add(count, Ordering::Relaxed) + count;
             (options.progress)(Step { phase: Phase::Writing, done, total: Some(total as u64) });
@@ -67,10 +65,11 @@ pub(super) fn write(
 
 fn write_batch(
     root: &Root,
-    (directory, files): Batch<'_>,
+    files: Batch<'_>,
     pack: &Pack,
     written: &mut Vec<(TreePath, Written)>,
 ) -> Result<(), MaterializeError> {
+    let directory = files.first().and_then(|(path, _)| path.parent());
     let at = root.directory(directory.as_ref()).map_err(|source| MaterializeError::Write {
         path: directory.as_ref().map_or_else(|| ".".into(), ToString::to_string),
         source,

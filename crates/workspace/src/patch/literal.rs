@@ -42,13 +42,17 @@ pub(super) fn write(
     let bytes = new.map_or(0, |version| version.stored.bytes);
     writeln!(sink, "GIT binary patch\nliteral {bytes}")?;
     let content = content.unwrap_or_else(|| Box::new(io::empty()));
-    write_lines(sink, &mut ZlibEncoder::new(content, Compression::default()))?;
+    // Speed counts here: what is this large is rarely text.
+    let content = io::BufReader::with_capacity(crate::blob::BUFFER_BYTES, content);
+    write_lines(sink, &mut ZlibEncoder::new(content, Compression::fast()))?;
     writeln!(sink)
 }
 
 /// Writes bytes in lines of at most 52, each with its length and in base 85.
 fn write_lines(sink: &mut impl Write, source: &mut impl Read) -> io::Result<()> {
-    let mut chunk = [0_u8; 52];
+    const LINE_BYTES: usize = 52;
+    let mut chunk = vec![0_u8; 1024 * LINE_BYTES];
+    let mut text = Vec::new();
     loop {
         let mut filled = 0;
         while let Some(room) = chunk.get_mut(filled..).filter(|room| !room.is_empty()) {
@@ -60,15 +64,17 @@ fn write_lines(sink: &mut impl Write, source: &mut impl Read) -> io::Result<()> 
         let Some(bytes) = chunk.get(..filled).filter(|bytes| !bytes.is_empty()) else {
             return Ok(());
         };
-        sink.write_all(&line(bytes))?;
+        text.clear();
+        bytes.chunks(LINE_BYTES).for_each(|line| push_line(&mut text, line));
+        sink.write_all(&text)?;
     }
 }
 
-fn line(bytes: &[u8]) -> Vec<u8> {
+fn push_line(text: &mut Vec<u8>, bytes: &[u8]) {
     const DIGITS: &[u8; 85] =
         b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~";
     let length = u8::try_from(bytes.len()).unwrap_or(52);
-    let mut text = vec![if length <= 26 { b'A' + length - 1 } else { b'a' + length - 27 }];
+    text.push(if length <= 26 { b'A' + length - 1 } else { b'a' + length - 27 });
     for group in bytes.chunks(4) {
         let mut word = [0; 4];
         word.iter_mut().zip(group).for_each(|(to, from)| *to = *from);
@@ -81,5 +87,4 @@ fn line(bytes: &[u8]) -> Vec<u8> {
         text.extend_from_slice(&digits);
     }
     text.push(b'\n');
-    text
 }
