@@ -190,7 +190,7 @@ impl Pack {
         }
         let named = std::thread::scope(|scope| {
             let mut namer = Namer::start(scope);
-            let read = self.read_objects(&mut cursor, count, (limits, progress), &mut namer);
+            let read = self.read_objects((&mut cursor, count), (limits, progress), &mut namer);
             let named = namer.finish();
             read.and(named)
         })?;
@@ -215,8 +215,7 @@ impl Pack {
 
     fn read_objects(
         &mut self,
-        cursor: &mut Cursor<'_>,
-        count: u32,
+        (cursor, count): (&mut Cursor<'_>, u32),
         (limits, progress): (&TreeLimits, Progress<'_>),
         namer: &mut Namer<'_>,
     ) -> Result<(), PackError> {
