@@ -18,6 +18,7 @@ pub struct RequestHead {
     pub(crate) host: Option<String>,
     pub(crate) framing: Framing,
     pub(crate) keep_alive: bool,
+    pub(crate) proxy_authorization: Option<Vec<u8>>,
     pub(crate) lines: Vec<u8>,
 }
 
@@ -99,6 +100,7 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, BadHead> {
         host: fields.host.map(str::to_owned),
         framing,
         keep_alive: fields.keep_alive(version),
+        proxy_authorization: fields.proxy_authorization.map(<[u8]>::to_vec),
         lines: fields.lines(request.headers),
     }))
 }
@@ -169,6 +171,7 @@ struct Fields<'h> {
     host: Option<&'h str>,
     content_length: Option<u64>,
     is_chunked: bool,
+    proxy_authorization: Option<&'h [u8]>,
     connection: Vec<&'h str>,
 }
 
@@ -191,6 +194,10 @@ impl<'h> Fields<'h> {
                 let is_repeated = std::mem::replace(&mut fields.is_chunked, true);
                 if is_repeated || !header.value.eq_ignore_ascii_case(b"chunked") {
                     return Err(BadHead::AmbiguousLength);
+                }
+            } else if is("proxy-authorization") {
+                if fields.proxy_authorization.replace(header.value).is_some() {
+                    return Err(BadHead::Malformed);
                 }
             } else if is("connection") {
                 let value = std::str::from_utf8(header.value).map_err(|_| BadHead::Malformed)?;

@@ -68,6 +68,7 @@ const BLOCKED: &str = "blocked by warrant egress policy";
 const NOT_ABSOLUTE: &str = "proxy requires absolute-form URLs";
 const BAD_REQUEST: &str = "bad request";
 const UPSTREAM: &str = "upstream error";
+const STRANGER: &str = "proxy authentication required";
 
 /// Serves the requests of one connection, one after the other.
 pub(crate) async fn serve(
@@ -92,6 +93,15 @@ pub(crate) async fn serve(
         };
         buffer.advance(head.length);
         let may_keep = head.keep_alive && head.framing == Framing::Empty;
+        if !door.knows(gate, &head) {
+            // Nothing is recorded: whoever this is, it is not the run.
+            let refusal = Refusal { subject: None, why: Why::Unsupported, text: STRANGER };
+            refuse(gate, client, &refusal, may_keep).await?;
+            if may_keep {
+                continue;
+            }
+            return Ok(End::Closed);
+        }
         let (destination, path) = match ask(door, &head) {
             Ok(Ask::Connect(destination)) => return Ok(End::Connect(destination)),
             Ok(Ask::Send { destination, path }) => (destination, path),
@@ -256,22 +266,33 @@ async fn refuse(
     if let Some(subject) = &refusal.subject {
         drop(gate.record_subject(subject, refusal.why));
     }
-    let status = match refusal.text {
-        BLOCKED => "403 Forbidden",
-        UPSTREAM => "502 Bad Gateway",
-        _ => "400 Bad Request",
+    let (status, demand) = match refusal.text {
+        BLOCKED => ("403 Forbidden", ""),
+        UPSTREAM => ("502 Bad Gateway", ""),
+        STRANGER => {
+            ("407 Proxy Authentication Required", "Proxy-Authenticate: Basic realm=\"warrant\"\r\n")
+        }
+        _ => ("400 Bad Request", ""),
     };
     let (text, why) = (refusal.text, refusal.why.as_str());
     let connection = if keeps { "keep-alive" } else { "close" };
     let reply = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
-         Warrant-Why: {why}\r\nConnection: {connection}\r\n\r\n{text}",
+         {demand}Warrant-Why: {why}\r\nConnection: {connection}\r\n\r\n{text}",
         text.len()
     );
     within(gate.options.idle_timeout, client.write_all(reply.as_bytes())).await
 }
 
 impl Door<'_> {
+    /// Returns whether the client has shown what it must.
+    fn knows(self, gate: &Gate, head: &RequestHead) -> bool {
+        match (self, &gate.options.pass) {
+            (Self::Proxy, Some(pass)) => pass.is_shown_by(head.proxy_authorization.as_deref()),
+            (Self::Proxy, None) | (Self::Tunnel(_), _) => true,
+        }
+    }
+
     /// Returns what a malformed request is recorded under.
     fn subject_of(self, bytes: &[u8]) -> Option<Subject> {
         match self {

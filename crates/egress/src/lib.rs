@@ -19,6 +19,7 @@ mod host;
 mod http;
 mod ledger;
 mod options;
+mod pass;
 mod pipe;
 mod proxy;
 mod resolve;
@@ -34,6 +35,7 @@ pub use decision::{Decision, Totals, Why};
 pub use fetch::{Client, FetchError, Redirects, Request, Response};
 pub use host::{Host, HostName, InvalidHost};
 pub use options::{Options, Resolver};
+pub use pass::Pass;
 pub use proxy::{Listeners, Proxy, serve};
 pub use rules::{RuleError, Rules};
 
@@ -45,5 +47,5 @@ pub mod parsers {
     pub use crate::head::{RequestHead, ResponseHead, parse_request, parse_response};
     pub use crate::hello::{Hello, Peek, peek};
     pub use crate::host::parse_authority;
-    pub use crate::socks::{parse_greeting, parse_request as parse_socks_request};
+    pub use crate::socks::{parse_greeting, parse_password, parse_request as parse_socks_request};
 }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use crate::pass::Pass;
+
 /// How allowed names are looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolver {
@@ -38,6 +40,8 @@ pub struct Options {
     pub idle_timeout: Duration,
     /// Time for one connection altogether.
     pub total_timeout: Duration,
+    /// What clients of the explicit listener must show; absent where only the run can reach it.
+    pub pass: Option<Pass>,
     /// Certificates (DER) that the in-process client trusts beside the usual roots.
     pub extra_roots: Vec<Vec<u8>>,
 }
@@ -57,6 +61,7 @@ impl Options {
             head_timeout: Duration::from_secs(15),
             idle_timeout: Duration::from_secs(300),
             total_timeout: Duration::from_secs(24 * 3600),
+            pass: None,
             extra_roots: Vec::new(),
         }
     }

@@ -1,4 +1,5 @@
-//! SOCKS5 on the explicit listener: CONNECT only, no authentication, no BIND, no UDP.
+//! SOCKS5 on the explicit listener: CONNECT only, a password where the proxy asks for one, no BIND,
+//! no UDP.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,6 +16,9 @@ use crate::pipe::{fill, within};
 /// The version byte every SOCKS5 client starts with.
 pub(crate) const VERSION: u8 = 5;
 const NO_AUTHENTICATION: u8 = 0;
+const PASSWORD: u8 = 2;
+/// The version of the exchange of a password.
+const PASSWORD_VERSION: u8 = 1;
 const CONNECT: u8 = 1;
 
 /// What a SOCKS request asks for.
@@ -45,20 +49,40 @@ pub(crate) enum Reply {
     NotSupported = 7,
 }
 
-/// Parses the first message: its length, and whether it offers to go without authentication.
+/// Parses the first message: its length and the ways of authentication it offers.
 ///
 /// # Errors
 /// When it is not SOCKS5.
-pub fn parse_greeting(bytes: &[u8]) -> Result<Option<(usize, bool)>, NotSocks> {
+pub fn parse_greeting(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, NotSocks> {
     match bytes {
         [] | [VERSION] => Ok(None),
         [VERSION, 0, ..] => Err(NotSocks),
         [VERSION, count, rest @ ..] => {
             let methods = rest.get(..usize::from(*count));
-            Ok(methods.map(|m| (m.len() + 2, m.contains(&NO_AUTHENTICATION))))
+            Ok(methods.map(|methods| (methods.len() + 2, methods)))
         }
         _ => Err(NotSocks),
     }
+}
+
+/// Parses a user and a password: their length with everything around them, and both.
+///
+/// # Errors
+/// When it is not the exchange of a password.
+pub fn parse_password(bytes: &[u8]) -> Result<Option<(usize, &[u8], &[u8])>, NotSocks> {
+    let [version, rest @ ..] = bytes else { return Ok(None) };
+    if *version != PASSWORD_VERSION {
+        return Err(NotSocks);
+    }
+    let fields = take_field(rest)
+        .and_then(|(user, rest)| take_field(rest).map(|(password, _)| (user, password)));
+    Ok(fields.map(|(user, password)| (3 + user.len() + password.len(), user, password)))
+}
+
+/// Splits off a field that begins with its length.
+fn take_field(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first()?;
+    rest.split_at_checked(usize::from(*length))
 }
 
 /// Parses the request; nothing while it is incomplete.
@@ -129,23 +153,8 @@ async fn greet_and_read(
     client: &mut TcpStream,
     buffer: &mut BytesMut,
 ) -> std::io::Result<Option<Destination>> {
-    loop {
-        match parse_greeting(buffer) {
-            Ok(Some((length, true))) => {
-                buffer.advance(length);
-                client.write_all(&[VERSION, NO_AUTHENTICATION]).await?;
-                break;
-            }
-            Ok(Some((_, false))) => {
-                client.write_all(&[VERSION, 0xff]).await?;
-                return Ok(None);
-            }
-            Ok(None) => {}
-            Err(NotSocks) => return Ok(None),
-        }
-        if fill(client, buffer).await? == 0 {
-            return Ok(None);
-        }
+    if !greet(gate, client, buffer).await? {
+        return Ok(None);
     }
     let request = loop {
         match parse_request(buffer) {
@@ -172,6 +181,45 @@ async fn greet_and_read(
     Ok(None)
 }
 
+/// Agrees on a way of authentication and goes it; returns whether the client may go on.
+async fn greet(
+    gate: &Gate,
+    client: &mut TcpStream,
+    buffer: &mut BytesMut,
+) -> std::io::Result<bool> {
+    let wanted = if gate.options.pass.is_some() { PASSWORD } else { NO_AUTHENTICATION };
+    let (length, is_offered) = loop {
+        match parse_greeting(buffer) {
+            Ok(Some((length, methods))) => break (length, methods.contains(&wanted)),
+            Ok(None) => {}
+            Err(NotSocks) => return Ok(false),
+        }
+        if fill(client, buffer).await? == 0 {
+            return Ok(false);
+        }
+    };
+    if !is_offered {
+        client.write_all(&[VERSION, 0xff]).await?;
+        return Ok(false);
+    }
+    buffer.advance(length);
+    client.write_all(&[VERSION, wanted]).await?;
+    let Some(pass) = &gate.options.pass else { return Ok(true) };
+    let (length, is_known) = loop {
+        match parse_password(buffer) {
+            Ok(Some((length, user, password))) => break (length, pass.is_named_by(user, password)),
+            Ok(None) => {}
+            Err(NotSocks) => return Ok(false),
+        }
+        if fill(client, buffer).await? == 0 {
+            return Ok(false);
+        }
+    };
+    buffer.advance(length);
+    client.write_all(&[PASSWORD_VERSION, u8::from(!is_known)]).await?;
+    Ok(is_known)
+}
+
 /// Answers a request; the bound address is never told.
 pub(crate) async fn send_reply(client: &mut TcpStream, reply: Reply) -> std::io::Result<()> {
     client.write_all(&[VERSION, reply as u8, 0, 1, 0, 0, 0, 0, 0, 0]).await
@@ -196,7 +244,10 @@ mod tests {
         assert!(spelled.host.is_err());
         assert_eq!(parse_request(b"\x05\x01\x00\x03\x09a.ex"), Ok(None));
         assert_eq!(parse_request(b"\x04\x01\x00\x03"), Err(NotSocks));
-        assert_eq!(parse_greeting(b"\x05\x02\x01\x00"), Ok(Some((4, true))));
-        assert_eq!(parse_greeting(b"\x05\x01\x02"), Ok(Some((3, false))));
+        assert_eq!(parse_greeting(b"\x05\x02\x01\x00"), Ok(Some((4, &[1, 0][..]))));
+        assert_eq!(parse_greeting(b"\x05\x01\x02"), Ok(Some((3, &[2][..]))));
+        assert_eq!(parse_password(b"\x01\x01u\x02pwx"), Ok(Some((6, &b"u"[..], &b"pw"[..]))));
+        assert_eq!(parse_password(b"\x01\x01u\x02p"), Ok(None));
+        assert_eq!(parse_password(b"\x05\x01"), Err(NotSocks));
     }
 }

@@ -15,5 +15,6 @@ mod http;
 mod internet;
 mod origin;
 mod parsers;
+mod pass;
 mod transparent;
 mod tunnel;

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use warrant_egress::parsers::{
-    Chunks, Peek, answers, parse_authority, parse_greeting, parse_query, parse_request,
-    parse_response, parse_socks_request, peek,
+    Chunks, Peek, answers, parse_authority, parse_greeting, parse_password, parse_query,
+    parse_request, parse_response, parse_socks_request, peek,
 };
 use warrant_egress::{Host, HostName, Rules};
 
@@ -74,6 +74,7 @@ proptest! {
         near(b"\x05\x01\x00\x03\x06a.test\x01\xbb".to_vec()), any::<Vec<u8>>()
     ]) {
         let _ = parse_greeting(&bytes);
+        let _ = parse_password(&bytes);
         if let Ok(Some(request)) = parse_socks_request(&bytes) {
             prop_assert!(request.length <= bytes.len());
         }
