@@ -2,13 +2,15 @@
 //!
 //! Runs in a forked copy of a possibly threaded supervisor, so nothing here allocates or locks.
 
+use std::os::fd::AsRawFd;
+
 use libc::c_int;
 
 use crate::command::{self, Start};
 use crate::message::{At, Failure, Message, Step, WITH_TERMINAL, Word};
 use crate::mounts::{self, Root};
 use crate::network;
-use crate::spec::{Spec, Stdio};
+use crate::spec::{Groups, Spec, Stdio};
 use crate::sys::{self, Errno, Fd};
 
 /// What pid 1 needs; made before the clone.
@@ -43,6 +45,7 @@ fn build_and_watch(plan: &Plan<'_>) -> Result<(), Failure> {
     let spec = plan.spec;
     // SAFETY: the mask is this process's own.
     unsafe { libc::umask(0) };
+    join(&spec.groups)?;
     network::bring_up().at(Step::Loopback)?;
     let mut fds = Handout::new();
     for listener in &spec.listeners {
@@ -68,9 +71,6 @@ fn build_and_watch(plan: &Plan<'_>) -> Result<(), Failure> {
     }
     fds.push_front(scratch).at(Step::Handshake)?;
     Message::new(Word::Built, flags, 0).send(plan.control, fds.as_slice()).at(Step::Handshake)?;
-    if spec.hold {
-        await_word(plan.control, Word::Go)?;
-    }
     let inner = terminal.map(|terminal| terminal.inner);
     let program = command::spawn(&plan.start, plan.control, inner)?;
     if spec.watch_processes {
@@ -81,6 +81,17 @@ fn build_and_watch(plan: &Plan<'_>) -> Result<(), Failure> {
     let _ = sys::close_range(0, control.wrapping_sub(1));
     let _ = sys::close_range(control + 1, u32::MAX);
     watch(plan, program)
+}
+
+/// Moves this process into groups of old hierarchies; into one of the unified it was born.
+pub(crate) fn join(groups: &Groups) -> Result<(), Failure> {
+    // Zero means whoever writes it. Only for a thread that moves itself the kernel takes no lock
+    // that every fork on the machine would have to let go of first.
+    groups
+        .legacy
+        .iter()
+        .try_for_each(|tasks| sys::write_all(tasks.as_raw_fd(), b"0"))
+        .at(Step::Groups)
 }
 
 fn take_identity(plan: &Plan<'_>) -> Result<(), Failure> {
@@ -109,7 +120,7 @@ fn take_identity(plan: &Plan<'_>) -> Result<(), Failure> {
 }
 
 /// Waits for a word of the supervisor; anything else, its death included, ends the jail.
-pub(crate) fn await_word(control: Fd, expected: Word) -> Result<(), Failure> {
+fn await_word(control: Fd, expected: Word) -> Result<(), Failure> {
     let mut bytes = [0; Message::LENGTH];
     let length = sys::read(control, &mut bytes).at(Step::Handshake)?;
     match bytes.get(..length).and_then(Message::decode) {

@@ -6,9 +6,10 @@
 
 use libc::c_int;
 
-use crate::child::{await_word, now_ms, reap, signal_descriptor, supervisor_gone};
+use crate::child::{join, now_ms, reap, signal_descriptor, supervisor_gone};
 use crate::command::{self, Start};
 use crate::message::{At, Failure, Message, Step, Word};
+use crate::spec::Groups;
 use crate::sys::{self, Errno, Fd};
 
 /// What the keeper needs; made before the clone.
@@ -16,6 +17,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) control: Fd,
     pub(crate) start: Start<'a>,
     pub(crate) deadline_ms: Option<u64>,
+    pub(crate) groups: &'a Groups,
 }
 
 /// Runs the keeper to its end.
@@ -28,10 +30,10 @@ pub(crate) fn run(plan: &Plan<'_>) {
 }
 
 fn keep(plan: &Plan<'_>) -> Result<(), Failure> {
+    join(plan.groups)?;
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).at(Step::Lifeline)?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0).at(Step::Lifeline)?;
     Message::new(Word::Built, 0, 0).send(plan.control, &[]).at(Step::Handshake)?;
-    await_word(plan.control, Word::Go)?;
     let program = command::spawn(&plan.start, plan.control, None)?;
     let control = plan.control as u32;
     let _ = sys::close_range(0, control.wrapping_sub(1));

@@ -11,7 +11,7 @@ use crate::command::Start;
 use crate::keeper;
 use crate::message::{Message, Step, WITH_TERMINAL, Word};
 use crate::mounts::ScratchOptions;
-use crate::spec::{Identity, Spec, Tether};
+use crate::spec::{Groups, Identity, Spec, Tether};
 use crate::sys::{self, Errno};
 
 /// A jail could not be built; nothing of it is left.
@@ -45,8 +45,6 @@ pub struct Jail {
     control: OwnedFd,
     reaped: bool,
     root: Root,
-    /// Whether the program waits for our word.
-    held: bool,
 }
 
 /// What stands at the root of the tree, and so how the tree is ended.
@@ -115,6 +113,9 @@ struct CloneArgs {
     stack: u64,
     stack_size: u64,
     tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
 }
 
 /// Clones pid 1 of a new jail and lets it build.
@@ -126,7 +127,7 @@ struct CloneArgs {
 pub fn launch(spec: Spec) -> Result<Starting, LaunchError> {
     let prepare = |errno: Errno| LaunchError { step: Step::Prepare, errno };
     let (control, theirs) = socket_pair().map_err(prepare)?;
-    let (identity, held) = (spec.identity, spec.hold);
+    let identity = spec.identity;
     let privileged = !is_own(identity);
     let own_maps = (!privileged).then(|| OwnMaps {
         uid_map: format!("{} {} 1", identity.uid, identity.kernel_uid).into_bytes(),
@@ -139,13 +140,13 @@ pub fn launch(spec: Spec) -> Result<Starting, LaunchError> {
         scratch: ScratchOptions::new(&spec),
         own_maps,
     };
-    let (pid, pidfd) = clone(NAMESPACES, control.as_raw_fd(), || child::run(&plan))?;
+    let (pid, pidfd) = clone(NAMESPACES, &spec.groups, control.as_raw_fd(), || child::run(&plan))?;
     drop(plan);
     // Our copies of the program's ends go away with the spec, so that pipes can end.
     drop(spec);
     drop(theirs);
     let starting =
-        Starting { jail: Jail { pid, pidfd, control, reaped: false, root: Root::PidOne, held } };
+        Starting { jail: Jail { pid, pidfd, control, reaped: false, root: Root::PidOne } };
     if privileged {
         starting.write_maps(identity)?;
     }
@@ -163,11 +164,10 @@ pub fn tether(tether: Tether) -> Result<Starting, LaunchError> {
         control: theirs.as_raw_fd(),
         start: Start::new(&tether.program, &tether.walls),
         deadline_ms: tether.deadline_ms,
+        groups: &tether.groups,
     };
-    let (pid, pidfd) = clone(0, control.as_raw_fd(), || keeper::run(&plan))?;
-    Ok(Starting {
-        jail: Jail { pid, pidfd, control, reaped: false, root: Root::Keeper, held: true },
-    })
+    let (pid, pidfd) = clone(0, &tether.groups, control.as_raw_fd(), || keeper::run(&plan))?;
+    Ok(Starting { jail: Jail { pid, pidfd, control, reaped: false, root: Root::Keeper } })
 }
 
 fn is_own(identity: Identity) -> bool {
@@ -179,14 +179,20 @@ fn is_own(identity: Identity) -> bool {
 /// Clones a process that runs `child` and exits.
 fn clone(
     namespaces: c_int,
+    groups: &Groups,
     supervisor_end: c_int,
     child: impl FnOnce(),
 ) -> Result<(c_int, OwnedFd), LaunchError> {
     let mut pidfd: c_int = -1;
+    let (born_into, cgroup) = match &groups.unified {
+        Some(directory) => (CLONE_INTO_CGROUP, directory.as_raw_fd() as u64),
+        None => (0, 0),
+    };
     let args = CloneArgs {
-        flags: (namespaces | libc::CLONE_PIDFD) as u32 as u64 | CLONE_CLEAR_SIGHAND,
+        flags: (namespaces | libc::CLONE_PIDFD) as u32 as u64 | CLONE_CLEAR_SIGHAND | born_into,
         pidfd: &raw mut pidfd as u64,
         exit_signal: libc::SIGCHLD as u64,
+        cgroup,
         ..CloneArgs::default()
     };
     let everything = SignalGuard::block_all();
@@ -207,9 +213,10 @@ fn clone(
 }
 
 const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
+const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
 impl Starting {
-    /// Returns the pid of the jail's pid 1, as the host sees it; for cgroups.
+    /// Returns the pid of the jail's pid 1, as the host sees it.
     #[must_use]
     pub const fn pid(&self) -> i32 {
         self.jail.pid
@@ -225,11 +232,11 @@ impl Starting {
         self.jail.tell(Word::Mapped)
     }
 
-    /// Waits until the jail stands, then lets it start the program.
+    /// Waits until the jail stands; it starts the program by itself.
     ///
     /// # Errors
     /// The step that failed; then nothing is left.
-    pub fn release(self) -> Result<(Jail, Handed), LaunchError> {
+    pub fn built(self) -> Result<(Jail, Handed), LaunchError> {
         let (message, mut fds) = self.jail.receive_with_descriptors()?;
         let flags = match message {
             Some(Message { word: Word::Built, a, .. }) => a,
@@ -244,9 +251,6 @@ impl Starting {
             Root::Keeper => None,
         };
         let terminal = if flags & WITH_TERMINAL != 0 { Some(take()?) } else { None };
-        if self.jail.held {
-            self.jail.tell(Word::Go)?;
-        }
         Ok((self.jail, Handed { scratch, terminal, listeners: fds }))
     }
 }
@@ -286,7 +290,7 @@ impl Jail {
                 Word::Failed => {
                     Event::Failed(LaunchError { step: Step::from_index(a), errno: Errno(b) })
                 }
-                Word::Built | Word::Go | Word::Mapped | Word::Stop => return Err(garbled()),
+                Word::Built | Word::Mapped | Word::Stop => return Err(garbled()),
             },
         })
     }
@@ -460,7 +464,7 @@ impl Drop for SignalGuard {
 pub fn bare_clone() -> io::Result<()> {
     let argv = [c"/usr/bin/true".as_ptr(), std::ptr::null()];
     let env = [std::ptr::null::<libc::c_char>()];
-    let (pid, pidfd) = clone(NAMESPACES, -1, || {
+    let (pid, pidfd) = clone(NAMESPACES, &Groups::default(), -1, || {
         let args = [
             c"/usr/bin/true".as_ptr() as usize,
             argv.as_ptr() as usize,

@@ -6,10 +6,10 @@
 //!
 //! ```text
 //! supervisor (any host process)          pid 1 of the jail                 the program
-//!   launch ──── clone3 ────────────────►  identity, network, mounts
+//!   launch ──── clone3 ────────────────►  groups, identity, network, mounts
 //!      │                                  pivot_root
-//!   (cgroup, limits)  ◄── Built + fds ──  waits
-//!   release ────────── Go ─────────────►  clone(VM|VFORK) ───────────────►  drops privileges,
+//!   built  ◄──────────── Built + fds ──
+//!      │                                  clone(VM|VFORK) ───────────────►  drops privileges,
 //!      │                                  reaps, watches the lifeline       Landlock, seccomp,
 //!   Event::Ended ◄──── status ──────────  exits, and everyone with it       execve
 //! ```
@@ -19,6 +19,7 @@
 
 mod child;
 mod command;
+mod disk;
 pub mod idmap;
 mod keeper;
 mod landlock;
@@ -30,11 +31,13 @@ pub mod seccomp;
 pub mod spec;
 mod sys;
 
+pub use disk::mount_image;
 pub use landlock::abi as landlock_abi;
 pub use launch::{Ended, Event, Handed, Jail, LaunchError, Starting, bare_clone, launch, tether};
 pub use message::Step;
 pub use spec::{
-    Attributes, Capabilities, Entry, Exec, Hidden, HostPath, Identity, LandlockRules, Listener,
-    ListenerKind, Mount, Program, Resource, Rlimit, Scratch, Source, Spec, Stdio, Tether, Walls,
+    Attributes, Capabilities, Entry, Exec, Groups, Hidden, HostPath, Identity, LandlockRules,
+    Listener, ListenerKind, Mount, Program, Resource, Rlimit, Scratch, Source, Spec, Stdio, Tether,
+    Walls,
 };
 pub use sys::Errno;

@@ -10,8 +10,6 @@ use crate::sys::{self, Errno, Fd};
 pub(crate) enum Word {
     /// Supervisor: the identity maps are written.
     Mapped,
-    /// Supervisor: start the program.
-    Go,
     /// Pid 1: the jail stands; `a` says which descriptors come along.
     Built,
     /// Pid 1: the step `a` failed with error `b`.
@@ -29,9 +27,8 @@ pub(crate) enum Word {
 }
 
 impl Word {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 8] = [
         Self::Mapped,
-        Self::Go,
         Self::Built,
         Self::Failed,
         Self::NotExecuted,
@@ -108,6 +105,7 @@ macro_rules! steps {
 steps! {
     Prepare = "preparing the launch",
     Clone = "clone3 into new namespaces",
+    Groups = "joining control groups",
     Maps = "mapping user and group ids",
     Credentials = "taking on the mapped ids",
     Lifeline = "tying the jail to its supervisor",

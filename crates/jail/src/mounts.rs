@@ -5,6 +5,7 @@
 //! Only `r` and what is mounted on it can be reached after the pivot.
 
 use std::ffi::{CStr, CString};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::message::{At, Failure, Step};
 use crate::spec::{Attributes, Entry, Hidden, HostPath, Mount, Source, Spec};
@@ -55,7 +56,7 @@ pub(crate) struct Root {
 /// Builds the root and leaves it attached, but not yet entered.
 pub(crate) fn build(spec: &Spec, options: &ScratchOptions) -> Result<Root, Failure> {
     make_private()?;
-    let scratch = make_scratch(options)?;
+    let scratch = make_scratch(spec.scratch.image.as_ref(), options)?;
     for (name, mode) in [(c"r", 0o755), (c"directory", 0o000)] {
         sys::mkdirat(scratch, name, mode).at(Step::Scratch)?;
     }
@@ -128,7 +129,18 @@ fn make_private() -> Result<(), Failure> {
 }
 
 /// Makes the scratch filesystem, stacked on the old root, where no path leads to it.
-fn make_scratch(options: &ScratchOptions) -> Result<Fd, Failure> {
+fn make_scratch(image: Option<&OwnedFd>, options: &ScratchOptions) -> Result<Fd, Failure> {
+    let scratch = match image {
+        Some(image) => image.as_raw_fd(),
+        None => make_memory(options)?,
+    };
+    let old = sys::openat(libc::AT_FDCWD, c"/", libc::O_PATH, 0).at(Step::Scratch)?;
+    sys::move_mount(scratch, old).at(Step::Scratch)?;
+    sys::close(old);
+    Ok(scratch)
+}
+
+fn make_memory(options: &ScratchOptions) -> Result<Fd, Failure> {
     let config = sys::fsopen(c"tmpfs").at(Step::Scratch)?;
     sys::fsconfig_string(config, c"mode", c"0755").at(Step::Scratch)?;
     if let Some(bytes) = &options.bytes {
@@ -140,9 +152,6 @@ fn make_scratch(options: &ScratchOptions) -> Result<Fd, Failure> {
     let attributes = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV;
     let scratch = sys::fsmount(config, attributes).at(Step::Scratch)?;
     sys::close(config);
-    let old = sys::openat(libc::AT_FDCWD, c"/", libc::O_PATH, 0).at(Step::Scratch)?;
-    sys::move_mount(scratch, old).at(Step::Scratch)?;
-    sys::close(old);
     Ok(scratch)
 }
 
@@ -179,7 +188,7 @@ fn open_source(scratch: Fd, skeleton: Fd, source: &Source) -> Result<Fd, Failure
     };
     match source {
         Source::Host(host) => clone_host(host),
-        Source::Detached(fd) => Ok(std::os::fd::AsRawFd::as_raw_fd(fd)),
+        Source::Detached(fd) => Ok(fd.as_raw_fd()),
         Source::Skeleton(path) => own(skeleton, path),
         Source::VeiledFile => own(scratch, c"file"),
         Source::VeiledDirectory => own(scratch, c"directory"),

@@ -13,7 +13,7 @@ pub struct Spec {
     pub identity: Identity,
     /// The name of the machine inside.
     pub hostname: CString,
-    /// The memory-backed filesystem that holds the root's skeleton, `/tmp`, `/dev/shm` and the
+    /// The filesystem that holds the root's skeleton, `/tmp`, `/dev/shm` and the
     /// overlay's upper layer.
     pub scratch: Scratch,
     /// What is created in the empty root, in this order.
@@ -29,12 +29,24 @@ pub struct Spec {
     /// When pid 1 ends everything by itself, in milliseconds from the program's start. This is
     /// the second line: the supervisor has its own clock.
     pub deadline_ms: Option<u64>,
-    /// Whether pid 1 waits for [`crate::Starting::release`] before it starts the program; needed
-    /// when something must be done to the jail from outside first.
-    pub hold: bool,
+    /// Control groups the jail is in from its first moment on.
+    pub groups: Groups,
     /// Ends the run when so many processes are alive that not one more can be made. For hosts
     /// where no cgroup counts them.
     pub watch_processes: bool,
+}
+
+/// Control groups that the first process of a tree joins before anything else, and with it everyone
+/// it starts.
+///
+/// Neither way waits for the other processors of the machine. Moving a process from outside does,
+/// for milliseconds, because the kernel must first make sure that it does not fork meanwhile.
+#[derive(Debug, Default)]
+pub struct Groups {
+    /// A directory of the unified hierarchy; the process is born in it.
+    pub unified: Option<OwnedFd>,
+    /// The `tasks` files of groups of old hierarchies, open for writing; the process moves itself.
+    pub legacy: Vec<OwnedFd>,
 }
 
 /// Who the program is.
@@ -50,9 +62,12 @@ pub struct Identity {
     pub kernel_gid: u32,
 }
 
-/// Bounds of the memory-backed filesystem.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The scratch filesystem and its bounds.
+#[derive(Debug)]
 pub struct Scratch {
+    /// A filesystem with bounds of its own, empty but for `lost+found`, mounted nowhere and owned
+    /// by the program; absent means memory, with the bounds below.
+    pub image: Option<OwnedFd>,
     /// Bytes of all files together; absent means half of the machine's memory.
     pub bytes: Option<u64>,
     /// Files and directories together; absent means as many as the kernel gives.
@@ -257,6 +272,8 @@ pub struct Tether {
     pub walls: Walls,
     /// As in [`Spec`].
     pub deadline_ms: Option<u64>,
+    /// As in [`Spec`].
+    pub groups: Groups,
 }
 
 /// One limit of the kernel; soft and hard are the same.

@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use warrant_jail::Groups;
 use warrant_protocol::{LimitKind, Limits};
 
 /// Where groups can be made on this host.
@@ -27,6 +28,15 @@ pub(crate) struct Cgroups {
 pub(crate) enum Kind {
     Unified,
     Legacy,
+}
+
+/// What a group counts besides what it always does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counts {
+    /// Processes: for a tree whose user others have too.
+    Processes,
+    /// Nothing more: the jail's own user is counted by the kernel.
+    Nothing,
 }
 
 impl Kind {
@@ -90,41 +100,24 @@ impl Cgroups {
         }
     }
 
-    /// Returns whether the groups for `limits` must exist before the program starts. Memory that
-    /// was taken outside a group is never counted in it; the others can be joined later, because
-    /// something else holds until then.
-    pub(crate) fn must_hold(&self, limits: &Limits) -> bool {
-        limits.memory_bytes.is_some() && self.kind_of("memory").is_some()
-    }
-
-    /// Makes the groups that must exist before the program starts. On the unified hierarchy that
-    /// is one group for everything.
-    pub(crate) fn create(&self, limits: &Limits) -> io::Result<Group> {
+    /// Makes the groups that `limits` need. The tree that is to be held must be started in
+    /// [`Group::handles`].
+    pub(crate) fn create(&self, limits: &Limits, counts: Counts) -> io::Result<Group> {
         let mut group = Group::default();
         group.name = unique_name();
         if let Some(bytes) = limits.memory_bytes {
             group.memory = self.make(&mut group.directories, "memory", &group.name)?;
             group.limit_memory(bytes)?;
-            if self.kind_of("memory") == Some(Kind::Unified) {
-                self.extend(&mut group, limits)?;
-            }
         }
-        Ok(group)
-    }
-
-    /// Makes the remaining groups.
-    pub(crate) fn extend(&self, group: &mut Group, limits: &Limits) -> io::Result<()> {
-        if let Some(processes) = limits.processes
-            && group.pids.is_none()
-        {
+        if let (Some(processes), Counts::Processes) = (limits.processes, counts) {
             group.pids = self.make(&mut group.directories, "pids", &group.name)?;
-            // Pid 1 of the jail is ours but counted too.
+            // The first process of the tree is ours but counted too.
             group.limit_processes(processes.saturating_add(1))?;
         }
-        if limits.cpu_ms.is_some() && group.cpu.is_none() {
+        if limits.cpu_ms.is_some() {
             group.cpu = self.make(&mut group.directories, "cpu", &group.name)?;
         }
-        Ok(())
+        Ok(group)
     }
 
     fn make(
@@ -196,34 +189,17 @@ impl Group {
         Ok(())
     }
 
-    /// Puts a process, and with it all it starts, into the groups.
-    pub(crate) fn add(&self, pid: i32) -> io::Result<()> {
-        for directory in &self.directories {
-            fs::write(directory.join("cgroup.procs"), pid.to_string())?;
-        }
-        Ok(())
-    }
-
-    /// Puts a whole living tree into the groups. Whoever is born meanwhile is found in the next
-    /// pass, until a pass finds nobody new.
-    pub(crate) fn add_tree(&self, root: i32) -> io::Result<()> {
-        const MOST_PASSES: usize = 20;
-        let mut known = std::collections::HashSet::new();
-        for _ in 0..MOST_PASSES {
-            let everyone = std::iter::once(root).chain(crate::tree::descendants(root));
-            let fresh: Vec<i32> = everyone.filter(|pid| known.insert(*pid)).collect();
-            if fresh.is_empty() {
-                break;
-            }
-            for pid in fresh {
-                match self.add(pid) {
-                    // It ended in between.
-                    Err(error) if error.raw_os_error() == Some(3) => {}
-                    result => result?,
-                }
+    /// Returns what the first process of a tree joins the groups with.
+    pub(crate) fn handles(&self) -> io::Result<Groups> {
+        let mut groups = Groups::default();
+        for (kind, directory) in [&self.memory, &self.pids, &self.cpu].into_iter().flatten() {
+            match kind {
+                // One directory holds everything of this kind.
+                Kind::Unified => groups.unified = Some(fs::File::open(directory)?.into()),
+                Kind::Legacy => groups.legacy.push(open_to_join(directory)?),
             }
         }
-        Ok(())
+        Ok(groups)
     }
 
     /// Returns what limits one kind, if a group does.
@@ -351,6 +327,10 @@ fn is_writable(directory: &Path) -> bool {
     use rustix::fs::{Access, access};
     access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
         && access(directory.join("cgroup.procs"), Access::WRITE_OK).is_ok()
+}
+
+fn open_to_join(directory: &Path) -> io::Result<OwnedFd> {
+    Ok(fs::File::options().write(true).open(directory.join("tasks"))?.into())
 }
 
 fn unique_name() -> String {

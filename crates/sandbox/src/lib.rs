@@ -18,6 +18,7 @@ pub mod namespace;
 mod pipes;
 pub mod port;
 pub mod process;
+mod started;
 mod streams;
 mod supervise;
 mod tree;

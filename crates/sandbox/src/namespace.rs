@@ -10,6 +10,7 @@ mod lower;
 mod masks;
 mod posture;
 mod resolve;
+mod scratch;
 mod worker;
 
 use std::ffi::CString;
@@ -22,20 +23,19 @@ use rustix::fs::{Mode, OFlags, openat};
 use warrant_egress::Options;
 use warrant_jail::seccomp::{Filter, Profile};
 use warrant_jail::{
-    Capabilities, Exec, Handed, LandlockRules, Program, Resource, Rlimit, Scratch, Spec, Stdio,
-    Walls, landlock_abi, launch,
+    Capabilities, Exec, Groups, Handed, LandlockRules, Program, Resource, Rlimit, Scratch, Spec,
+    Starting, Stdio, Walls, landlock_abi, launch,
 };
-use warrant_protocol::{Isolation, Limits, Outcome, Posture, Usage};
+use warrant_protocol::{Isolation, Limits, Outcome, Posture};
 
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, Counts};
 use crate::door::{self, Door};
 use crate::namespace::identity::Identities;
 use crate::namespace::layout::System;
 use crate::namespace::lower::{Lowered, PROXY_PORT, lower};
 use crate::namespace::posture::{Host, Tried};
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
-use crate::supervise::{Supervision, supervise};
-use crate::watch::LimitWatch;
+use crate::started::Started;
 use crate::{
     Backend, BoundaryError, Cancel, Command, Files, Invocation, Network, NetworkDecision, Plan,
     Refusal, RunReport, Sink, Stdin, Stream, WorkspaceAccess,
@@ -179,63 +179,26 @@ impl Namespace {
         let rules = door::rules(&invocation.network).map_err(refused)?;
         let listener_specs = job.lowered.listeners.clone();
         let pipes = Pipes::new(invocation).map_err(at("making pipes"))?;
-        let spec = self.spec(job, pipes.inside)?;
-        let starting = launch(spec).map_err(boundary)?;
-        // Beside the child, which is busy mounting meanwhile.
-        let cgroups = self.cgroups();
-        let group = cgroups.create(&invocation.limits).map_err(at("making a cgroup"))?;
-        group.add(starting.pid()).map_err(at("entering the cgroup"))?;
-        let (jail, handed) = starting.release().map_err(boundary)?;
+        let grouping = at("making a cgroup");
+        let group = self.cgroups().create(&invocation.limits, Counts::Nothing);
+        let group = group.map_err(&grouping)?;
+        let groups = group.handles().map_err(&grouping)?;
+        let spec = self.spec(job, pipes.inside, groups)?;
+        let (jail, handed) = launch(spec).and_then(Starting::built).map_err(boundary)?;
         let Handed { scratch, terminal, listeners } = handed;
         let upper = upper(invocation, scratch.as_ref()).map_err(at("opening the upper layer"))?;
         let listeners = door::sort(&listener_specs, listeners, PROXY_PORT);
-        let mut door = Door::new(listeners, rules, self.egress.clone())
+        let door = Door::new(listeners, rules, self.egress.clone())
             .map_err(at("preparing the egress proxy"))?;
-        let mut watch = LimitWatch {
-            limits: invocation.limits.clone(),
-            cgroups,
-            group,
-            is_extended: false,
-            root: jail.pid(),
-            scratch,
-        };
-        let Outside { input, stdout, stderr } = Outside::new(pipes.outside, terminal, invocation)?;
-        let observed = supervise(Supervision {
-            jail,
-            input,
-            stdout,
-            stderr,
-            limits: &invocation.limits,
-            sink,
-            cancel,
-            watcher: &mut watch,
-            door: &mut door,
-        })?;
-        let totals = door.close(sink);
-        Ok(RunReport {
-            outcome: observed.outcome,
-            usage: Usage {
-                wall_us: u64::try_from(observed.wall.as_micros()).ok(),
-                cpu_us: Some(observed.ended.cpu_us),
-                peak_memory_bytes: watch
-                    .group
-                    .peak_memory_bytes()
-                    .or(Some(observed.ended.largest_process_bytes)),
-                stdout_bytes: Some(observed.stdout.seen()),
-                stderr_bytes: Some(observed.stderr.seen()),
-                net_in_bytes: Some(totals.bytes_in),
-                net_out_bytes: Some(totals.bytes_out),
-            },
-            stdout: observed.stdout.finish(),
-            stderr: observed.stderr.finish(),
-            posture: self.posture_after(&Tried::Held),
-            upper,
-        })
+        let outside = Outside::new(pipes.outside, terminal, invocation)?;
+        let started = Started { invocation, jail, outside, group, door, scratch };
+        let report = started.finish(sink, cancel, self.posture_after(&Tried::Held))?;
+        Ok(RunReport { upper, ..report })
     }
 }
 
 impl Namespace {
-    fn spec(&self, job: Job<'_>, stdio: Stdio) -> Result<Spec, BoundaryError> {
+    fn spec(&self, job: Job<'_>, stdio: Stdio, groups: Groups) -> Result<Spec, BoundaryError> {
         let Job { exec, descriptors, invocation, lowered } = job;
         let lowered = &lowered;
         let limits = &invocation.limits;
@@ -251,7 +214,12 @@ impl Namespace {
         Ok(Spec {
             identity: self.identities.identity(),
             hostname: c"sandbox".to_owned(),
-            scratch: Scratch { bytes: limits.disk_bytes, inodes: limits.inodes, overlay_mode },
+            scratch: Scratch {
+                image: self.image(limits),
+                bytes: limits.disk_bytes,
+                inodes: limits.inodes,
+                overlay_mode,
+            },
             entries: lowered.entries()?,
             mounts: lowered.mounts(&self.identities)?,
             listeners: lowered.listeners.clone(),
@@ -270,9 +238,16 @@ impl Namespace {
                 capabilities: Capabilities::Dropped,
             },
             deadline_ms: limits.wall_ms.map(|ms| ms.saturating_add(DEADLINE_GRACE_MS)),
-            hold: self.cgroups().must_hold(limits),
+            groups,
             watch_processes: limits.processes.is_some(),
         })
+    }
+
+    /// Returns a filesystem on disk where memory could not hold what the limits let a run write.
+    fn image(&self, limits: &Limits) -> Option<OwnedFd> {
+        let wants = self.identities.is_privileged() && scratch::wants_disk(limits);
+        // Without one the run is not less bounded: memory holds less, and its limit strikes first.
+        wants.then(|| scratch::on_disk(limits, self.identities.identity()).ok()).flatten()
     }
 
     fn landlock_rules(&self, lowered: &Lowered) -> io::Result<Option<LandlockRules>> {

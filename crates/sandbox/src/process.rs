@@ -8,22 +8,22 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use warrant_egress::{Listeners, Options};
-use warrant_jail::{Capabilities, Exec, Program, Resource, Rlimit, Tether, Walls, tether};
-use warrant_protocol::{
-    Component, Enforcement, Evidence, Isolation, LimitKind, Limits, Posture, Usage,
+use warrant_egress::{Listeners, Options, Pass};
+use warrant_jail::{
+    Capabilities, Exec, Groups, Program, Resource, Rlimit, Starting, Tether, Walls, tether,
 };
+use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Limits, Posture};
 
-use crate::cgroup::Cgroups;
+use crate::cgroup::{Cgroups, Counts};
 use crate::door::{self, Door};
 use crate::namespace::{c_path, environment, program, provider_version};
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
-use crate::supervise::{Supervision, supervise};
-use crate::watch::LimitWatch;
+use crate::started::Started;
 use crate::{
     Backend, BoundaryError, Cancel, EnvValue, EnvVar, Invocation, Network, Plan, Refusal,
     RunReport, Sink, WorkspaceAccess,
@@ -43,12 +43,20 @@ impl Default for Process {
 }
 
 const DEADLINE_GRACE_MS: u64 = 250;
+/// The proxy as a plan shows it: port and password are chosen when the program starts.
+const SHOWN_PROXY: &str = "127.0.0.1";
 
 impl Process {
     /// Returns the tier. Nothing is tried yet.
     #[must_use]
     pub fn new() -> Self {
-        Self { cgroups: OnceLock::new(), egress: Options::bounded() }
+        Self::with_egress(Options::bounded())
+    }
+
+    /// Returns the tier with other bounds or another resolver for its egress proxy.
+    #[must_use]
+    pub fn with_egress(egress: Options) -> Self {
+        Self { cgroups: OnceLock::new(), egress }
     }
 
     fn cgroups(&self) -> &Cgroups {
@@ -84,53 +92,32 @@ impl Backend for Process {
         let port = listener.local_addr().map_err(&listening)?.port();
         let rules = door::rules(&invocation.network).map_err(refused)?;
         let listeners = Listeners { explicit: Some(listener), ..Listeners::default() };
-        let mut door = Door::new(listeners, rules, self.egress.clone()).map_err(&listening)?;
+        let pass = pass().map_err(&listening)?;
+        let proxy = format!("{}@127.0.0.1:{port}", pass.user_info());
+        // SECURITY: every user of the machine can connect to this listener.
+        let egress = Options { pass: Some(pass), ..self.egress.clone() };
+        let door = Door::new(listeners, rules, egress).map_err(&listening)?;
         let pipes = Pipes::new(invocation).map_err(at("making pipes"))?;
-        let tethered = tethered(invocation, port, pipes.inside)?;
-        let starting = tether(tethered).map_err(boundary)?;
-        let cgroups = self.cgroups();
-        let mut group = cgroups.create(&invocation.limits).map_err(at("making a cgroup"))?;
-        // Nothing else counts processes here, so these cannot wait.
-        cgroups.extend(&mut group, &invocation.limits).map_err(at("making a cgroup"))?;
-        group.add(starting.pid()).map_err(at("entering the cgroup"))?;
-        let (jail, _) = starting.release().map_err(boundary)?;
-        let Outside { input, stdout, stderr } = Outside::new(pipes.outside, None, invocation)?;
-        let mut watch = LimitWatch {
-            limits: invocation.limits.clone(),
-            cgroups,
-            group,
-            is_extended: true,
-            root: jail.pid(),
-            scratch: None,
-        };
-        let observed = supervise(Supervision {
-            jail,
-            input,
-            stdout,
-            stderr,
-            limits: &invocation.limits,
-            sink,
-            cancel,
-            watcher: &mut watch,
-            door: &mut door,
-        })?;
-        let totals = door.close(sink);
-        Ok(RunReport {
-            outcome: observed.outcome,
-            usage: Usage {
-                wall_us: u64::try_from(observed.wall.as_micros()).ok(),
-                cpu_us: Some(observed.ended.cpu_us),
-                peak_memory_bytes: Some(observed.ended.largest_process_bytes),
-                net_in_bytes: Some(totals.bytes_in),
-                net_out_bytes: Some(totals.bytes_out),
-                stdout_bytes: Some(observed.stdout.seen()),
-                stderr_bytes: Some(observed.stderr.seen()),
-            },
-            stdout: observed.stdout.finish(),
-            stderr: observed.stderr.finish(),
-            posture: self.probe(),
-            upper: None,
-        })
+        let grouping = at("making a cgroup");
+        let group = self.cgroups().create(&invocation.limits, Counts::Processes);
+        let group = group.map_err(&grouping)?;
+        let groups = group.handles().map_err(&grouping)?;
+        let tethered = Tether { groups, ..tethered(invocation, &proxy, pipes.inside)? };
+        let (jail, _) = tether(tethered).and_then(Starting::built).map_err(boundary)?;
+        let outside = Outside::new(pipes.outside, None, invocation)?;
+        let started = Started { invocation, jail, outside, group, door, scratch: None };
+        started.finish(sink, cancel, self.probe())
+    }
+}
+
+/// Returns a pass nobody can guess.
+fn pass() -> io::Result<Pass> {
+    let mut bytes = [0; 16];
+    let count = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    if count == bytes.len() {
+        Ok(Pass::from_random(bytes))
+    } else {
+        Err(io::Error::from(io::ErrorKind::UnexpectedEof))
     }
 }
 
@@ -147,12 +134,12 @@ fn check(invocation: &Invocation) -> Result<(), Refusal> {
     if invocation.tty.is_some() {
         return refuse("the process tier has no terminal: ask for the namespace tier");
     }
-    program(&invocation.command, &environment(invocation, 0)).map(drop)?;
+    program(&invocation.command, &environment(invocation, SHOWN_PROXY)).map(drop)?;
     door::rules(&invocation.network).map(drop)
 }
 
 fn artifact(invocation: &Invocation) -> Value {
-    let env = environment(invocation, 0);
+    let env = environment(invocation, SHOWN_PROXY);
     let env = env.iter().map(|variable| match &variable.value {
         EnvValue::Plain(value) => json!({ "name": variable.name, "value": value }),
         EnvValue::Secret { name, .. } => json!({ "name": variable.name, "secret": name }),
@@ -172,11 +159,11 @@ fn artifact(invocation: &Invocation) -> Value {
 
 fn tethered(
     invocation: &Invocation,
-    proxy_port: u16,
+    proxy: &str,
     stdio: warrant_jail::Stdio,
 ) -> Result<Tether, BoundaryError> {
     let describing = at("describing the program");
-    let env = environment(invocation, proxy_port);
+    let env = environment(invocation, proxy);
     let (argv, candidates) = program(&invocation.command, &env).map_err(refused)?;
     let text =
         |variable: &EnvVar| CString::new(format!("{}={}", variable.name, variable.value.reveal()));
@@ -198,6 +185,7 @@ fn tethered(
             capabilities: Capabilities::Kept,
         },
         deadline_ms: limits.wall_ms.map(|ms| ms.saturating_add(DEADLINE_GRACE_MS)),
+        groups: Groups::default(),
     })
 }
 

@@ -27,8 +27,6 @@ pub(crate) trait Watcher {
     fn interval(&self) -> Option<Duration>;
     /// Looks, and returns the limit that struck.
     fn look(&mut self) -> Option<LimitKind>;
-    /// The run has lasted a moment; called before every look by the clock.
-    fn settle_in(&mut self);
     /// Returns descriptors whose priority events ask for a look.
     fn alarms(&self) -> Vec<BorrowedFd<'_>>;
 }
@@ -293,7 +291,6 @@ impl Run<'_> {
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             self.stop(Outcome::Limited { limit: LimitKind::Wall });
         } else if self.state.next_look.is_some_and(|at| now >= at) {
-            self.supervision.watcher.settle_in();
             self.look();
             self.supervision.input.follow_terminal_size();
             self.schedule_look();

@@ -12,42 +12,31 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::fs::fstatvfs;
+use rustix::fs::{fstatfs, fstatvfs};
 use warrant_protocol::{LimitKind, Limits};
 
-use crate::cgroup::{Cgroups, Group};
+use crate::cgroup::Group;
 use crate::supervise::Watcher;
 use crate::tree;
 
 /// Looks at one run.
 #[derive(Debug)]
-pub(crate) struct LimitWatch<'a> {
+pub(crate) struct LimitWatch {
     pub(crate) limits: Limits,
-    pub(crate) cgroups: &'a Cgroups,
     pub(crate) group: Group,
-    /// Whether the groups that can wait have been joined: a short run never needs them.
-    pub(crate) is_extended: bool,
     /// Pid 1 of the tree.
     pub(crate) root: i32,
     /// The filesystem whose fullness is a limit.
     pub(crate) scratch: Option<OwnedFd>,
 }
 
+/// What the kernel calls the filesystem of a scratch on disk.
+const EXT4: rustix::fs::FsWord = 0xef53;
+/// Blocks such a filesystem does not give to data when it is full.
+const DISK_SLACK_BLOCKS: u64 = 64;
 const INTERVAL: Duration = Duration::from_millis(40);
 
-impl LimitWatch<'_> {
-    /// Joins the groups that could wait until the run has lasted a moment. If that fails the
-    /// kernel's own limits and the look at the tree go on holding.
-    fn extend(&mut self) {
-        // Processes are not among them: the jail's own user is counted from the first one on.
-        let late = Limits { processes: None, ..self.limits.clone() };
-        if !std::mem::replace(&mut self.is_extended, true)
-            && self.cgroups.extend(&mut self.group, &late).is_ok()
-        {
-            let _ = self.group.add_tree(self.root);
-        }
-    }
-
+impl LimitWatch {
     fn tree_struck(&self) -> Option<LimitKind> {
         let needs = |kind| self.limits.of(kind).filter(|_| self.group.kind_of(kind).is_none());
         let cpu = needs(LimitKind::Cpu);
@@ -70,15 +59,18 @@ impl LimitWatch<'_> {
         if self.limits.disk_bytes.is_none() && self.limits.inodes.is_none() {
             return None;
         }
-        let free = fstatvfs(self.scratch.as_ref()?).ok()?;
-        if self.limits.disk_bytes.is_some() && free.f_bfree == 0 {
+        let scratch = self.scratch.as_ref()?;
+        let free = fstatvfs(scratch).ok()?;
+        let is_on_disk = fstatfs(scratch).is_ok_and(|found| found.f_type == EXT4);
+        let slack = if is_on_disk { DISK_SLACK_BLOCKS } else { 0 };
+        if self.limits.disk_bytes.is_some() && free.f_bavail <= slack {
             return Some(LimitKind::Disk);
         }
         (self.limits.inodes.is_some() && free.f_ffree == 0).then_some(LimitKind::Inodes)
     }
 }
 
-impl Watcher for LimitWatch<'_> {
+impl Watcher for LimitWatch {
     fn interval(&self) -> Option<Duration> {
         use LimitKind::{Cpu, Disk, Inodes, Memory, OpenFiles, Processes};
         let looks = [Cpu, Memory, Processes, OpenFiles, Disk, Inodes];
@@ -102,10 +94,6 @@ impl Watcher for LimitWatch<'_> {
             return Some(LimitKind::Cpu);
         }
         self.scratch_struck().or_else(|| self.tree_struck())
-    }
-
-    fn settle_in(&mut self) {
-        self.extend();
     }
 
     fn alarms(&self) -> Vec<BorrowedFd<'_>> {

@@ -54,7 +54,7 @@ pub(crate) fn lower(
     }
     let read_roots = resolve_all(&files.read_roots, "read root")?;
     let write_roots = resolve_all(&files.write_roots, "write root")?;
-    let env = environment(invocation, PROXY_PORT);
+    let env = environment(invocation, &format!("127.0.0.1:{PROXY_PORT}"));
     let home = variable(&env, "HOME").filter(|home| home.starts_with('/'));
     let layout = layout::plan(&Wanted {
         workspace: &workspace,
@@ -117,7 +117,8 @@ fn inside_directory(cwd: &Path, layout: &Layout) -> Result<PathBuf, Refusal> {
 }
 
 /// Returns the environment: the invocation's own, and what every program needs if it is missing.
-pub(crate) fn environment(invocation: &Invocation, proxy_port: u16) -> Vec<EnvVar> {
+/// `proxy` is the authority of the explicit proxy's URL.
+pub(crate) fn environment(invocation: &Invocation, proxy: &str) -> Vec<EnvVar> {
     let mut env = invocation.env.clone();
     let mut add = |name: &str, value: &str| {
         if variable(&env, name).is_none() {
@@ -131,7 +132,7 @@ pub(crate) fn environment(invocation: &Invocation, proxy_port: u16) -> Vec<EnvVa
         add("TERM", "xterm-256color");
     }
     if invocation.network != Network::Allow(Vec::new()) {
-        let proxy = format!("http://127.0.0.1:{proxy_port}");
+        let proxy = format!("http://{proxy}");
         for name in
             ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
         {

@@ -111,3 +111,77 @@ fn process_tier_has_the_same_outcomes_for_time_and_output() {
     let cpu = Limits { cpu_ms: Some(300), ..NONE };
     check_on(&process, "while :; do :; done", cpu, LimitKind::Cpu);
 }
+
+/// Files with blocks of a disk in front of them and no name, which is what images of ours are.
+fn images() -> usize {
+    let devices = std::fs::read_dir("/sys/block").unwrap().flatten();
+    let backing = devices
+        .filter_map(|device| std::fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    backing.filter(|file| file.starts_with("/var/tmp/#")).count()
+}
+
+#[track_caller]
+fn wait_for_no_image() {
+    for _ in 0..600 {
+        if images() == 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{} images are left", images());
+}
+
+/// Root alone can mount an image; where no loop device exists, memory holds as before.
+fn has_images() -> bool {
+    rustix::process::geteuid().is_root() && std::path::Path::new("/dev/loop-control").exists()
+}
+
+#[test]
+fn a_disk_limit_beyond_memory_is_given_on_disk_and_held() {
+    if !has_images() {
+        return;
+    }
+    let limits = Limits { memory_bytes: Some(64 << 20), disk_bytes: Some(200 << 20), ..NONE };
+    let workspace = workspace();
+    let script = "head -c 150000000 /dev/zero > big && rm big && head -c 90000000 /dev/zero > /tmp/x && wc -c < /tmp/x";
+    let mut invocation = shell(workspace.path(), script);
+    invocation.limits = Limits { wall_ms: Some(90_000), ..limits.clone() };
+    let (report, memory) = run(&Namespace::new(), invocation);
+    let report = report.unwrap();
+    assert_eq!(report.outcome, Outcome::Exited { code: 0 }, "{}", memory.stderr());
+    assert_eq!(memory.stdout(), "90000000\n");
+    drop(report);
+    let script = "head -c 150000000 /dev/zero > a; head -c 150000000 /dev/zero > /tmp/b; sleep 100";
+    check(script, limits.clone(), LimitKind::Disk);
+    let few = Limits { inodes: Some(200), ..limits };
+    check("i=0; while :; do : > f$i; i=$((i+1)); done 2>/dev/null", few, LimitKind::Inodes);
+    assert_eq!(std::fs::read_dir(workspace.path()).unwrap().count(), 0);
+    wait_for_no_image();
+}
+
+#[test]
+fn a_killed_supervisor_leaves_no_image_behind() {
+    if !has_images() {
+        return;
+    }
+    let workspace = workspace();
+    let mut supervisor = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "supervisor::run_for_ever", "--ignored", "--nocapture"])
+        .env("SUPERVISED_TIER", "namespace")
+        .env("SUPERVISED_DISK", "1")
+        .env("SUPERVISED_MARK", "1000")
+        .env("SUPERVISED_WORKSPACE", workspace.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = std::io::BufReader::new(supervisor.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("supervised") {
+        line.clear();
+        assert_ne!(std::io::BufRead::read_line(&mut said, &mut line).unwrap(), 0);
+    }
+    assert_ne!(images(), 0);
+    supervisor.kill().unwrap();
+    supervisor.wait().unwrap();
+    wait_for_no_image();
+}

@@ -31,6 +31,9 @@ fn run_for_ever() {
     let mut invocation = shell(&workspace, &script);
     invocation.limits.wall_ms = Some(60_000);
     invocation.limits.memory_bytes = Some(256 << 20);
+    if std::env::var_os("SUPERVISED_DISK").is_some() {
+        invocation.limits.disk_bytes = Some(512 << 20);
+    }
     let tier = std::env::var("SUPERVISED_TIER").unwrap_or_default();
     let backend: Box<dyn Backend> = match tier.as_str() {
         "namespace" => Box::new(Namespace::new()),

@@ -1,0 +1,70 @@
+//! A started program, watched to the end of its whole tree and told about: where every tier that
+//! starts a real program ends its runs.
+
+use std::os::fd::OwnedFd;
+
+use warrant_jail::Jail;
+use warrant_protocol::{Posture, Usage};
+
+use crate::cgroup::Group;
+use crate::door::Door;
+use crate::pipes::Outside;
+use crate::supervise::{Supervision, supervise};
+use crate::watch::LimitWatch;
+use crate::{BoundaryError, Cancel, Invocation, RunReport, Sink};
+
+/// A program that runs, and everything of ours that belongs to it.
+pub(crate) struct Started<'a> {
+    pub(crate) invocation: &'a Invocation,
+    pub(crate) jail: Jail,
+    pub(crate) outside: Outside,
+    pub(crate) group: Group,
+    pub(crate) door: Door,
+    /// The filesystem whose fullness is a limit.
+    pub(crate) scratch: Option<OwnedFd>,
+}
+
+impl Started<'_> {
+    /// Watches until everyone is gone, and tells how it went under `posture`.
+    pub(crate) fn finish(
+        self,
+        sink: &dyn Sink,
+        cancel: &Cancel,
+        posture: Posture,
+    ) -> Result<RunReport, BoundaryError> {
+        let Self { invocation, jail, outside, group, mut door, scratch } = self;
+        let limits = &invocation.limits;
+        let root = jail.pid();
+        let mut watch = LimitWatch { limits: limits.clone(), group, root, scratch };
+        let Outside { input, stdout, stderr } = outside;
+        let observed = supervise(Supervision {
+            jail,
+            input,
+            stdout,
+            stderr,
+            limits,
+            sink,
+            cancel,
+            watcher: &mut watch,
+            door: &mut door,
+        })?;
+        let totals = door.close(sink);
+        let peak = watch.group.peak_memory_bytes();
+        Ok(RunReport {
+            outcome: observed.outcome,
+            usage: Usage {
+                wall_us: u64::try_from(observed.wall.as_micros()).ok(),
+                cpu_us: Some(observed.ended.cpu_us),
+                peak_memory_bytes: peak.or(Some(observed.ended.largest_process_bytes)),
+                stdout_bytes: Some(observed.stdout.seen()),
+                stderr_bytes: Some(observed.stderr.seen()),
+                net_in_bytes: Some(totals.bytes_in),
+                net_out_bytes: Some(totals.bytes_out),
+            },
+            stdout: observed.stdout.finish(),
+            stderr: observed.stderr.finish(),
+            posture,
+            upper: None,
+        })
+    }
+}
