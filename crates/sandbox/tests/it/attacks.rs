@@ -12,11 +12,13 @@ mod network;
 mod resources;
 mod scene;
 mod table;
+mod through;
 
 pub(crate) use leaky::Leaky;
 pub(crate) use scene::{Scene, Verdict};
 
 /// One attack.
+#[derive(Clone, Copy)]
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
     pub(crate) group: &'static str,
@@ -37,11 +39,12 @@ pub(crate) enum Leaks {
 
 /// Every attack.
 pub(crate) fn all() -> Vec<Attack> {
-    [files::all(), kernel::all(), resources::all(), network::all()].into_iter().flatten().collect()
+    [files::all(), kernel::all(), resources::all(), network::all(), through::all()].concat()
 }
 
 macro_rules! attacks {
-    ($group:literal: $($name:ident $leaks:ident),* $(,)?) => {
+    ($group:literal: $($rest:tt)*) => { crate::attacks::attacks!($group, hold: $($rest)*); };
+    ($group:literal, $hold:ident: $($name:ident $leaks:ident),* $(,)?) => {
         pub(crate) fn all() -> Vec<crate::attacks::Attack> {
             vec![$(crate::attacks::Attack {
                 name: stringify!($name),
@@ -55,7 +58,7 @@ macro_rules! attacks {
             $(#[test]
             fn $name() {
                 let path = concat!(module_path!(), "::", stringify!($name));
-                crate::attacks::scene::hold(path, super::$name);
+                crate::attacks::scene::$hold(path, super::$name);
             })*
         }
     };

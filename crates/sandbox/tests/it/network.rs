@@ -3,12 +3,12 @@
 //! Each test is named after its attack, starts a real program inside, and looks from inside and
 //! from outside.
 
-mod internet;
+pub(crate) mod internet;
 
 use std::os::linux::net::SocketAddrExt;
 
 use warrant_protocol::Outcome;
-use warrant_sandbox::{Namespace, Network};
+use warrant_sandbox::{Namespace, Network, Process, WorkspaceAccess};
 
 use crate::bench::{run, shell, workspace};
 use internet::{PUBLIC, internet, options};
@@ -169,10 +169,10 @@ fn host_loopback_is_not_reached() {
 
 #[test]
 fn metadata_address_is_not_reached() {
-    let program = "for url in ('http://169.254.169.254/latest', 'http://metadata.test/latest', 'http://2852039166/', 'http://0xa9fea9fe/'):\n    for handlers in ([], [urllib.request.ProxyHandler({})]):\n        try:\n            print('got', urllib.request.build_opener(*handlers).open(url, timeout=5).read())\n        except Exception as e:\n            print('refused')";
+    let program = "for url in ('http://169.254.169.254/jailed-latest', 'http://metadata.test/jailed-latest', 'http://2852039166/jailed-latest', 'http://0xa9fea9fe/jailed-latest'):\n    for handlers in ([], [urllib.request.ProxyHandler({})]):\n        try:\n            print('got', urllib.request.build_opener(*handlers).open(url, timeout=5).read())\n        except Exception as e:\n            print('refused')";
     let seen = attack(&["public.test", "metadata.test"], &trying(program));
     assert_eq!(seen.text, "refused\n".repeat(8), "{:?}", seen.decisions);
-    assert!(!internet().noticed("tcp 169.254.169.254:80\n"));
+    assert!(!internet().noticed("jailed-latest"));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_tunnel_to_an_allowed_host_cannot_name_another() {
 
 #[test]
 fn an_allowed_name_resolving_to_a_private_address_is_not_reached() {
-    let program = "for handlers in ([], [urllib.request.ProxyHandler({})]):\n    try:\n        print('got', urllib.request.build_opener(*handlers).open('http://private.test/', timeout=5).read())\n    except Exception as e:\n        print('refused')";
+    let program = "for handlers in ([], [urllib.request.ProxyHandler({})]):\n    try:\n        print('got', urllib.request.build_opener(*handlers).open('http://private.test/jailed-private', timeout=5).read())\n    except Exception as e:\n        print('refused')";
     let seen = attack(&["private.test"], &trying(program));
     assert_eq!(seen.text, "refused\nrefused\n");
     assert!(
@@ -238,7 +238,7 @@ fn an_allowed_name_resolving_to_a_private_address_is_not_reached() {
         "{:?}",
         seen.decisions
     );
-    assert!(!internet().noticed("tcp 10.0.0.5"));
+    assert!(!internet().noticed("jailed-private"));
 }
 
 #[test]
@@ -247,4 +247,26 @@ fn without_rules_there_is_no_network_at_all() {
     let seen = attack(&[], &trying(program));
     assert_eq!(seen.text, "closed\n".repeat(4));
     assert!(seen.decisions.iter().all(|line| !line.ends_with(" allowed")), "{:?}", seen.decisions);
+}
+
+/// The process tier's proxy listens where every user of the machine can connect.
+#[test]
+fn other_users_cannot_use_the_proxy_of_the_process_tier() {
+    let program = "import urllib.parse\nurl = urllib.parse.urlsplit(os.environ['http_proxy'])\n\
+        for proxy in (f'http://{url.hostname}:{url.port}', f'http://warrant:guess@{url.hostname}:{url.port}', url.geturl()):\n    \
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({'http': proxy}))\n    \
+            try:\n        print(opener.open('http://public.test/', timeout=5).read())\n    \
+            except Exception as e:\n        print(e.code)";
+    let seen = internet().on_host(|| {
+        let workspace = workspace();
+        std::fs::write(workspace.path().join("attack.py"), trying(program)).unwrap();
+        let mut invocation = shell(workspace.path(), "exec python3 attack.py 2>&1");
+        invocation.network = Network::Allow(vec!["public.test".to_owned()]);
+        invocation.files.access = WorkspaceAccess::Direct;
+        let (report, memory) = run(&Process::with_egress(options()), invocation);
+        assert_eq!(report.unwrap().outcome, Outcome::Exited { code: 0 });
+        let allowed = memory.decisions.lock().unwrap().iter().map(|d| d.count).sum::<u64>();
+        (memory.stdout(), allowed)
+    });
+    assert_eq!(seen, ("407\n407\nb'public'\n".to_owned(), 1));
 }

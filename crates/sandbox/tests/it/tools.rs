@@ -1,11 +1,11 @@
-//! Real tools do their ordinary work inside: git, python, cargo, node, a static program.
+//! Real tools do their ordinary work inside: git, python, cargo, node, npm, pip, a static program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use warrant_protocol::{Limits, Outcome};
-use warrant_sandbox::{EnvValue, EnvVar, Invocation, Namespace};
+use warrant_sandbox::{EnvValue, EnvVar, Invocation, Namespace, Network};
 
 use crate::bench::{run, shell, workspace};
 
@@ -105,6 +105,80 @@ fn cargo_builds_offline_with_a_granted_toolchain() {
     set(&mut invocation, "PATH", &format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display()));
     invocation.files.read_roots.push(sysroot);
     check(invocation, "built 42");
+}
+
+/// Lets an invocation reach these names, also where a test network resolves public names to the
+/// range kept for documentation.
+fn reach(invocation: &mut Invocation, names: &[&str]) {
+    let rules = names.iter().chain(&["203.0.113.0/24"]).map(|rule| (*rule).to_owned());
+    invocation.network = Network::Allow(rules.collect());
+    // The machine's own certificates, for programs that bring theirs.
+    set(invocation, "NODE_EXTRA_CA_CERTS", "/etc/ssl/certs/ca-certificates.crt");
+    set(invocation, "PIP_CERT", "/etc/ssl/certs/ca-certificates.crt");
+}
+
+#[test]
+fn npm_ci_installs_from_an_allowed_registry() {
+    let workspace = workspace();
+    let lock = r#"{ "name": "x", "version": "1.0.0", "lockfileVersion": 3, "requires": true, "packages": {
+        "": { "name": "x", "version": "1.0.0", "dependencies": { "is-number": "7.0.0" } },
+        "node_modules/is-number": { "version": "7.0.0",
+            "resolved": "https://registry.npmjs.org/is-number/-/is-number-7.0.0.tgz",
+            "integrity": "sha512-41Cifkg6e8TylSpdtTpeLVMqvSBEVzTttHvERD741+pnZ8ANv0004MRL43QKPDlK9cGvNp6NZWZUBlbGXYxxng==" } } }"#;
+    fs::write(workspace.path().join("package-lock.json"), lock).unwrap();
+    let package =
+        r#"{ "name": "x", "version": "1.0.0", "dependencies": { "is-number": "7.0.0" } }"#;
+    fs::write(workspace.path().join("package.json"), package).unwrap();
+    let script =
+        "npm ci --no-audit --no-fund 2>&1 && node -e 'console.log(require(\"is-number\")(\"5\"))'";
+    let mut invocation = generous(workspace.path(), script);
+    reach(&mut invocation, &["registry.npmjs.org"]);
+    check(invocation, "true\n");
+    assert!(!workspace.path().join("node_modules").exists());
+    // The same without the name on the list.
+    let mut invocation =
+        generous(workspace.path(), "npm ci --no-audit --no-fund --fetch-retries=0 2>&1");
+    reach(&mut invocation, &["example.com"]);
+    let (report, memory) = run(&Namespace::new(), invocation);
+    assert_ne!(report.unwrap().outcome, Outcome::Exited { code: 0 }, "{}", memory.stdout());
+    let decisions = memory.decisions.lock().unwrap();
+    assert!(decisions.iter().all(|decision| !decision.allowed), "{decisions:?}");
+}
+
+#[test]
+fn pip_installs_from_an_allowed_registry() {
+    let workspace = workspace();
+    let script = "/usr/bin/python3 -m pip install -q --no-cache-dir --disable-pip-version-check --target lib six==1.17.0 2>&1 \
+                  && PYTHONPATH=lib /usr/bin/python3 -c 'import six; print(\"six\", six.__version__)'";
+    let mut invocation = generous(workspace.path(), script);
+    reach(&mut invocation, &["pypi.org", "files.pythonhosted.org"]);
+    check(invocation, "six 1.17.0");
+}
+
+#[test]
+fn pytest_runs_a_test_suite() {
+    let workspace = workspace();
+    let test = "import pytest\n\n@pytest.fixture\ndef place(tmp_path):\n    return tmp_path / 'x'\n\n\
+        def test_files(place):\n    place.write_text('1')\n    assert place.read_text() == '1'\n\n\
+        @pytest.mark.parametrize('n', [1, 2, 3])\ndef test_numbers(n):\n    assert n > 0\n";
+    fs::write(workspace.path().join("test_it.py"), test).unwrap();
+    check(generous(workspace.path(), "/usr/bin/python3 -m pytest -q 2>&1"), "4 passed");
+}
+
+/// As Go's linker makes them: no loader, no libraries, its own system calls, threads by `clone`.
+#[test]
+fn a_static_program_with_threads_and_sockets_runs() {
+    let workspace = workspace();
+    let source = "#include <stdio.h>\n#include <pthread.h>\n#include <sys/socket.h>\n#include <sys/epoll.h>\n\
+        #include <netinet/in.h>\n#include <unistd.h>\n\
+        static void *work(void *p) { *(int *)p = 42; return 0; }\n\
+        int main(void) { pthread_t t; int n = 0; if (pthread_create(&t, 0, work, &n)) return 1; pthread_join(t, 0);\n\
+        int s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0); struct sockaddr_in a = { .sin_family = AF_INET };\n\
+        if (s < 0 || bind(s, (void *)&a, sizeof a) || listen(s, 8) || epoll_create1(0) < 0) return 2;\n\
+        printf(\"static %d\\n\", n); return 0; }\n";
+    fs::write(workspace.path().join("main.c"), source).unwrap();
+    let script = "gcc -static -pthread -o main main.c 2>&1 && ./main";
+    check(generous(workspace.path(), script), "static 42");
 }
 
 #[test]

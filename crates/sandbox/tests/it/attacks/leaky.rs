@@ -60,7 +60,7 @@ impl Backend for Leaky {
             if let Some(status) = child.try_wait().unwrap() {
                 break status;
             }
-            if started.elapsed() > Duration::from_secs(3) {
+            if started.elapsed() > Duration::from_secs(8) {
                 let group = rustix::process::Pid::from_child(&child);
                 let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
             }

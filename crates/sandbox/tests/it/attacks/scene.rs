@@ -1,10 +1,11 @@
 //! Where an attack takes place, and who plays the attacker.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,6 +14,7 @@ use warrant_protocol::{Isolation, Limits, Outcome};
 use warrant_sandbox::{Backend, Invocation, Namespace, RunReport, WorkspaceAccess};
 
 use crate::bench::{Memory, run, shell};
+use crate::network::internet::{SHARED, internet, options};
 
 /// What became of an attack.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,28 +110,44 @@ impl<'a> Scene<'a> {
 #[track_caller]
 pub(crate) fn hold(path: &str, attack: fn(&Scene) -> Verdict) {
     let (_, name) = path.split_once("::").unwrap();
-    let backend = Namespace::new();
+    hold_here(name, attack);
+    if rustix::process::geteuid().is_root() {
+        check_ordinary(name, ordinary_user(name).output());
+    }
+}
+
+/// As [`hold`], on an internet of our own, which the ordinary user shares.
+#[track_caller]
+pub(crate) fn hold_on_internet(path: &str, attack: fn(&Scene) -> Verdict) {
+    let (_, name) = path.split_once("::").unwrap();
+    hold_here(name, attack);
+    if rustix::process::geteuid().is_root() {
+        let mut command = ordinary_user(name);
+        command.env(SHARED, "1");
+        check_ordinary(name, internet().on_host(|| command.output()));
+    }
+}
+
+#[track_caller]
+fn hold_here(name: &str, attack: fn(&Scene) -> Verdict) {
+    let backend = Namespace::with_egress(options());
     let verdict = attack(&Scene::new(&backend));
     assert_eq!(verdict, Verdict::Held, "{name}");
-    if rustix::process::geteuid().is_root() {
-        as_ordinary_user(name);
-    }
 }
 
 /// An id nobody has.
 const ORDINARY: u32 = 23_456;
 
+fn ordinary_user(name: &str) -> Command {
+    let mut command = Command::new(copied_binary());
+    command.args(["--exact", "--nocapture", name]).uid(ORDINARY).gid(ORDINARY);
+    command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").current_dir("/");
+    command
+}
+
 #[track_caller]
-fn as_ordinary_user(name: &str) {
-    let output = Command::new(copied_binary())
-        .args(["--exact", "--nocapture", name])
-        .uid(ORDINARY)
-        .gid(ORDINARY)
-        .env_clear()
-        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-        .current_dir("/")
-        .output()
-        .unwrap();
+fn check_ordinary(name: &str, output: io::Result<Output>) {
+    let output = output.unwrap();
     let told = String::from_utf8_lossy(&output.stdout);
     let more = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name} as an ordinary user: {told} {more}");
