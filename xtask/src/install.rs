@@ -27,23 +27,38 @@ const TOOLS: &[Tool] = &[
     Tool { program: "node", package: "nodejs" },
     Tool { program: "npm", package: "npm" },
     Tool { program: "perl", package: "perl" },
+    Tool { program: "pip3", package: "python3-pip" },
+    Tool { program: "pytest-3", package: "python3-pytest" },
     Tool { program: "python3", package: "python3" },
     Tool { program: "setpriv", package: "util-linux" },
     Tool { program: "strings", package: "binutils" },
 ];
 
-/// Installs what is missing.
+/// What the benchmarks' peers need besides.
+const BENCH_TOOLS: &[Tool] =
+    &[Tool { program: "rg", package: "ripgrep" }, Tool { program: "socat", package: "socat" }];
+
+/// Installs what is missing for the tests.
 ///
 /// # Errors
 /// A sentence naming what cannot be installed.
 pub(crate) fn ensure() -> Result<(), String> {
-    packages()?;
+    packages(TOOLS)?;
     clients::ensure()
 }
 
-fn packages() -> Result<(), String> {
+/// Installs what is missing for the tests and the benchmarks.
+///
+/// # Errors
+/// A sentence naming what cannot be installed.
+pub(crate) fn ensure_bench() -> Result<(), String> {
+    ensure()?;
+    packages(BENCH_TOOLS)
+}
+
+fn packages(tools: &[Tool]) -> Result<(), String> {
     let missing: Vec<&str> =
-        TOOLS.iter().filter(|tool| !is_on_path(tool.program)).map(|tool| tool.package).collect();
+        tools.iter().filter(|tool| !is_on_path(tool.program)).map(|tool| tool.package).collect();
     if missing.is_empty() {
         return Ok(());
     }

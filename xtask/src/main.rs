@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["test"] => install::ensure().and_then(|()| steps::test()),
         ["install"] => install::ensure(),
-        ["bench"] => install::ensure().and_then(|()| steps::bench()),
+        ["bench"] => install::ensure_bench().and_then(|()| steps::bench()),
         ["--help" | "-h" | "help"] => {
             print!("{HELP}");
             return ExitCode::SUCCESS;
