@@ -65,18 +65,32 @@ pub fn parse_greeting(bytes: &[u8]) -> Result<Option<(usize, &[u8])>, NotSocks> 
     }
 }
 
-/// Parses a user and a password: their length with everything around them, and both.
+/// A user and a password as a client shows them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct SocksPassword<'a> {
+    /// The user.
+    pub user: &'a [u8],
+    /// The password.
+    pub password: &'a [u8],
+    /// Bytes of the whole message.
+    pub length: usize,
+}
+
+/// Parses a user and a password; nothing while they are incomplete.
 ///
 /// # Errors
 /// When it is not the exchange of a password.
-pub fn parse_password(bytes: &[u8]) -> Result<Option<(usize, &[u8], &[u8])>, NotSocks> {
+pub fn parse_password(bytes: &[u8]) -> Result<Option<SocksPassword<'_>>, NotSocks> {
     let [version, rest @ ..] = bytes else { return Ok(None) };
     if *version != PASSWORD_VERSION {
         return Err(NotSocks);
     }
     let fields = take_field(rest)
         .and_then(|(user, rest)| take_field(rest).map(|(password, _)| (user, password)));
-    Ok(fields.map(|(user, password)| (3 + user.len() + password.len(), user, password)))
+    Ok(fields.map(|(user, password)| {
+        let length = 3 + user.len() + password.len();
+        SocksPassword { user, password, length }
+    }))
 }
 
 /// Splits off a field that begins with its length.
@@ -207,7 +221,7 @@ async fn greet(
     let Some(pass) = &gate.options.pass else { return Ok(true) };
     let (length, is_known) = loop {
         match parse_password(buffer) {
-            Ok(Some((length, user, password))) => break (length, pass.is_named_by(user, password)),
+            Ok(Some(shown)) => break (shown.length, pass.is_named_by(shown.user, shown.password)),
             Ok(None) => {}
             Err(NotSocks) => return Ok(false),
         }
@@ -246,7 +260,8 @@ mod tests {
         assert_eq!(parse_request(b"\x04\x01\x00\x03"), Err(NotSocks));
         assert_eq!(parse_greeting(b"\x05\x02\x01\x00"), Ok(Some((4, &[1, 0][..]))));
         assert_eq!(parse_greeting(b"\x05\x01\x02"), Ok(Some((3, &[2][..]))));
-        assert_eq!(parse_password(b"\x01\x01u\x02pwx"), Ok(Some((6, &b"u"[..], &b"pw"[..]))));
+        let shown = SocksPassword { user: b"u", password: b"pw", length: 6 };
+        assert_eq!(parse_password(b"\x01\x01u\x02pwx"), Ok(Some(shown)));
         assert_eq!(parse_password(b"\x01\x01u\x02p"), Ok(None));
         assert_eq!(parse_password(b"\x05\x01"), Err(NotSocks));
     }
