@@ -53,6 +53,8 @@ pub enum WhyUnread {
         /// Its size.
         bytes: u64,
     },
+    /// The program took the right to read it away, and whoever collects is not root.
+    Forbidden,
     /// Its name means a git directory somewhere; git itself refuses such a diff.
     GitName,
 }

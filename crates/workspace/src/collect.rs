@@ -315,7 +315,13 @@ impl Keeper {
                 Ok(Err(WhyUnread::TooLarge { bytes: facts.bytes }))
             }
             Node::File(_) => {
-                let (mut file, facts) = root.file(path).map_err(WalkError::at(Some(path)))?;
+                let (mut file, facts) = match root.file(path) {
+                    // SECURITY: one such file must not keep everything else from being collected.
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                        return Ok(Err(WhyUnread::Forbidden));
+                    }
+                    opened => opened.map_err(WalkError::at(Some(path)))?,
+                };
                 let left = self.left.checked_sub(facts.bytes);
                 self.left = left.ok_or(LimitExceeded::Bytes(self.limits.bytes))?;
                 let mode = FileMode::of_permissions(facts.permissions);

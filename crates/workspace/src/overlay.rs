@@ -229,7 +229,11 @@ fn upper_node(
     }
     let node = Node::of(&stat);
     if let Node::File(facts) = node {
-        let (file, _) = open_regular(directory, path.name()).map_err(fail())?;
+        let (file, _) = match open_regular(directory, path.name()) {
+            // Whoever reads it meets the same, and says so.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(node),
+            opened => opened.map_err(fail())?,
+        };
         if opacity == Opacity::Marked
             && facts.bytes == 0
             && has(&file, "whiteout").map_err(fail())?
