@@ -1,5 +1,6 @@
-//! Start to exit of `true`: this tier with everything on, bubblewrap, and a bare clone into the
-//! same namespaces, interleaved in one run so that load falls on all of them alike.
+//! Start to exit of `true`: this tier with everything on, a bare clone into the same namespaces, and
+//! the peers that install here (bubblewrap; srt and the Codex sandbox from npm), interleaved in one
+//! run so that load falls on all of them alike.
 //!
 //! `cargo bench -p warrant-e2e --bench start -- [rounds]`; with `soak N` it runs N jails in a row
 //! and looks for leaks, with `crowd N` N at once.
@@ -12,9 +13,10 @@
     reason = "a benchmark talks to a person"
 )]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
@@ -106,13 +108,19 @@ fn compare(rounds: usize) {
     let unlimited = backend.prepare(unlimited).unwrap();
     run(&backend, &plan);
     let (mut bare, mut ours, mut light, mut theirs) = (vec![], vec![], vec![], vec![]);
-    for _ in 0..rounds {
+    let mut peers = peers();
+    for round in 0..rounds {
         bare.push(timed(|| warrant_jail::bare_clone().unwrap()));
         ours.push(timed(|| run(&backend, &plan)));
         light.push(timed(|| run(&backend, &unlimited)));
         theirs.push(timed(|| {
             assert!(bubblewrap(workspace.path()).status().unwrap().success());
         }));
+        // They take a hundred times longer, so they come by less often.
+        for peer in peers.iter_mut().filter(|_| round.is_multiple_of(20)) {
+            let mut command = peer.command(workspace.path());
+            peer.times.push(timed(|| assert!(command.status().unwrap().success())));
+        }
     }
     let bare = median(bare);
     let theirs = median(theirs);
@@ -126,7 +134,67 @@ fn compare(rounds: usize) {
             ratio(theirs),
             ratio(bare)
         );
+        for peer in &peers {
+            let (name, peer) = (peer.name, median(peer.times.clone()));
+            println!("    {name}: {peer:?} p50; ours = {:.3} x", ratio(peer));
+        }
     }
+}
+
+/// A peer from npm.
+struct Peer {
+    name: &'static str,
+    program: PathBuf,
+    arguments: &'static [&'static str],
+    times: Vec<Duration>,
+}
+
+impl Peer {
+    fn command(&self, workspace: &Path) -> Process {
+        let mut command = Process::new(&self.program);
+        command.args(self.arguments).current_dir(workspace).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+}
+
+/// Installs the peers once below `target` and returns those that start here.
+fn peers() -> Vec<Peer> {
+    let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/peers");
+    let modules = place.join("node_modules");
+    if !modules.join(".bin/srt").exists() {
+        fs::create_dir_all(&place).unwrap();
+        let mut npm = Process::new("npm");
+        npm.args(["install", "--no-audit", "--no-fund", "--silent", "--prefix"]).arg(&place);
+        npm.args(["@anthropic-ai/sandbox-runtime", "@openai/codex"]);
+        if !npm.status().is_ok_and(|status| status.success()) {
+            println!("srt and Codex cannot be installed here");
+        }
+    }
+    // The program itself rather than its launcher in node, so that node's start is not counted.
+    let codex = "@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex";
+    let all = [
+        Peer {
+            name: "srt",
+            program: modules.join(".bin/srt"),
+            arguments: &["true"],
+            times: vec![],
+        },
+        Peer {
+            name: "codex sandbox",
+            program: modules.join(codex),
+            arguments: &["sandbox", "--", "true"],
+            times: vec![],
+        },
+    ];
+    let starts = |peer: &Peer| {
+        let works = peer.command(&place).status().is_ok_and(|status| status.success());
+        if !works {
+            println!("{} does not start here", peer.name);
+        }
+        works
+    };
+    all.into_iter().filter(starts).collect()
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -187,16 +255,29 @@ impl Leaks {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         let children = format!("/proc/self/task/{}/children", std::process::id());
-        let ours = |path: &str| {
-            let entries = fs::read_dir(path).into_iter().flatten().flatten();
-            entries.filter(|e| e.file_name().to_string_lossy().starts_with("warrant-")).count()
-        };
         Self {
             descriptors: count("/proc/self/fd"),
             mounts: fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count(),
-            cgroups: ours("/sys/fs/cgroup/pids") + ours("/sys/fs/cgroup"),
+            cgroups: own_groups(),
             children: fs::read_to_string(children).unwrap_or_default().split(' ').count(),
             memory_kb: memory.trim().trim_end_matches(" kB").parse().unwrap(),
         }
     }
+}
+
+/// Counts groups of this process below its own place in every hierarchy, where they are made.
+fn own_groups() -> usize {
+    let prefix = format!("warrant-{}-", std::process::id());
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let mut places = BTreeSet::new();
+    for line in own.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next().unwrap(), parts.next().unwrap());
+        for hierarchy in controllers.split(',').chain(["unified", ""]) {
+            let place = Path::new("/sys/fs/cgroup").join(hierarchy).join(&path[1..]);
+            places.extend(fs::canonicalize(place));
+        }
+    }
+    let entries = places.iter().filter_map(|place| fs::read_dir(place).ok()).flatten().flatten();
+    entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)).count()
 }
