@@ -6,10 +6,12 @@ use clap::{Parser, Subcommand};
 
 mod exec;
 mod reading;
+mod serving;
 mod setup;
 
 pub(crate) use exec::{Exec, Sandbox};
 pub(crate) use reading::{Bundle, Export, Log, Pull, Runs, Undo, Verify};
+pub(crate) use serving::{Plane, PlaneStart};
 pub(crate) use setup::{Approve, Deny, Init, Keys, Policy, Secret};
 
 /// Runs what agents want to run, with permission, inside a boundary, and proves it
@@ -72,6 +74,9 @@ pub(crate) enum Command {
     /// Look at, change and test the policy
     #[command(subcommand)]
     Policy(Policy),
+    /// Serve this home's plane to clients and runners
+    #[command(subcommand)]
+    Plane(Plane),
     /// Set up the home directory by hand
     Init(Init),
     /// Make and inspect signing keys

@@ -13,6 +13,7 @@ mod approvals;
 mod conform;
 mod exec;
 mod keys;
+pub(crate) mod plane;
 mod policy;
 mod providers;
 mod pulling;
@@ -41,6 +42,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Deny(arguments) => approvals::deny(&desk()?, &arguments),
         Command::Secret(command) => secret::run(&desk()?, command),
         Command::Policy(command) => policy::run(&desk()?, command),
+        Command::Plane(command) => plane::run(home, &command),
         Command::Init(arguments) => policy::init(home, &arguments),
         Command::Keys(command) => keys::run(home, command),
         Command::Doctor { json } => providers::doctor(json),

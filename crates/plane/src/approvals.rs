@@ -59,6 +59,15 @@ pub enum Approved {
     Missing(Vec<String>),
 }
 
+/// What a wish to stop led to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// Nothing had started; the run is over.
+    Ended,
+    /// Its runner will hear of it with its next sign of life.
+    Asked,
+}
+
 /// Why an approval or a refusal was not taken.
 #[derive(Debug, Error)]
 pub enum ApproveError {
@@ -129,7 +138,7 @@ impl EmbeddedPlane {
     pub fn statement(&self, run: &RunId, actor: &ActorRef) -> Result<ApprovalBody, ApproveError> {
         let now = random::now()?;
         let (row, waiting) = self.open_question(run, now)?;
-        let level = level_of(&waiting, actor)?;
+        let level = self.level_of(&waiting, actor)?;
         let expires_min = waiting.judgment.requirements.iter().filter_map(|r| r.expires_min).min();
         let lasts_ms = expires_min.map_or(STATEMENT_MS, |minutes| u64::from(minutes) * 60_000);
         let nonce = format!("{:032x}", u128::from_be_bytes(random::bytes()?));
@@ -214,7 +223,8 @@ impl EmbeddedPlane {
                 let waiting = self.read_waiting(&row)?;
                 self.end_waiting(&row, &waiting, (&refusal, RunState::Cancelled))?
             }
-            RunState::Queued => {
+            // Nothing was started, and the seal fences whoever holds the lease.
+            RunState::Queued | RunState::Leased => {
                 let contract = self.contract_of(&row)?;
                 let chain = self.chain_of(run, &contract)?;
                 let from = chain.events().len();
@@ -224,6 +234,34 @@ impl EmbeddedPlane {
             _ => return Err(conflict()),
         };
         if is_kept { Ok(()) } else { Err(conflict()) }
+    }
+
+    /// Cancels a run, wherever it stands: what has not started ends at once, what runs is asked
+    /// to stop.
+    ///
+    /// # Errors
+    /// [`ApproveError`] when it is over.
+    pub fn stop(&self, run: &RunId, actor: &ActorRef) -> Result<Stopped, ApproveError> {
+        // A runner may start it between the look and the stop; then the second look asks it to.
+        for _ in 0..3 {
+            match self.store().run(run)?.state {
+                RunState::Running | RunState::Stopping => {
+                    let now = random::now()?;
+                    match self.store().request_stop(run, &actor.label(), now) {
+                        Ok(()) => return Ok(Stopped::Asked),
+                        Err(StoreError::Conflict { .. }) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                _ => match self.cancel(run, actor) {
+                    Ok(()) => return Ok(Stopped::Ended),
+                    Err(ApproveError::Store(StoreError::Conflict { .. })) => {}
+                    Err(error) => return Err(error),
+                },
+            }
+        }
+        let state = self.store().run(run)?.state.to_string();
+        Err(StoreError::Conflict { run: run.to_string(), state }.into())
     }
 
     /// Seals a run that waited too long; false when somebody else was faster.
@@ -249,7 +287,7 @@ impl EmbeddedPlane {
         let now = random::now()?;
         let (row, waiting) = self.open_question(run, now)?;
         let body = approval.body();
-        let level = level_of(&waiting, &body.approver)?;
+        let level = self.level_of(&waiting, &body.approver)?;
         let wanted = Wanted {
             run_id: run,
             request_hash: row.request_hash,
@@ -289,7 +327,7 @@ impl EmbeddedPlane {
             .judgment
             .requirements
             .iter()
-            .filter(|requirement| !is_satisfied(requirement, &held))
+            .filter(|requirement| !self.is_satisfied(requirement, &held))
             .map(|requirement| requirement.name.clone())
             .collect();
         if !open.is_empty() {
@@ -353,6 +391,35 @@ impl EmbeddedPlane {
         })
     }
 
+    /// Returns the highest level at which someone may approve a request.
+    fn level_of(&self, waiting: &Waiting, actor: &ActorRef) -> Result<u8, ApproveError> {
+        // SECURITY: the requester's name in the request is the authenticated one.
+        if *actor == waiting.request.requested_by {
+            return Err(ApproveError::OwnRequest(actor.label()));
+        }
+        let groups = self.groups_of(&actor.label());
+        let requirements = &waiting.judgment.requirements;
+        let named = requirements.iter().filter(|wanted| names(wanted, actor, &groups));
+        named.map(|wanted| wanted.level).max().ok_or_else(|| {
+            let named: BTreeSet<_> =
+                requirements.iter().flat_map(|wanted| &wanted.approvers).collect();
+            let named: Vec<_> = named.into_iter().map(String::as_str).collect();
+            ApproveError::NotAnApprover { actor: actor.label(), named: named.join(", ") }
+        })
+    }
+
+    /// Whether enough different people agreed to one requirement.
+    fn is_satisfied(&self, requirement: &ApprovalRequirement, held: &[GrantedApproval]) -> bool {
+        let counts = |given: &&GrantedApproval| {
+            let groups = self.groups_of(&given.actor.label());
+            given.level >= requirement.level && names(requirement, &given.actor, &groups)
+        };
+        let people: BTreeSet<&ActorRef> =
+            held.iter().filter(counts).map(|given| &given.actor).collect();
+        let quorum = usize::try_from(requirement.quorum).unwrap_or(usize::MAX);
+        quorum > 0 && people.len() >= quorum
+    }
+
     fn end_waiting(
         &self,
         row: &RunRow,
@@ -366,34 +433,12 @@ impl EmbeddedPlane {
     }
 }
 
-/// Returns the highest level at which someone may approve a request.
-fn level_of(waiting: &Waiting, actor: &ActorRef) -> Result<u8, ApproveError> {
-    // SECURITY: the requester's name in the request is the authenticated one.
-    if *actor == waiting.request.requested_by {
-        return Err(ApproveError::OwnRequest(actor.label()));
-    }
-    let requirements = &waiting.judgment.requirements;
-    let levels =
-        requirements.iter().filter(|wanted| names(wanted, actor)).map(|wanted| wanted.level);
-    levels.max().ok_or_else(|| {
-        let named: BTreeSet<_> = requirements.iter().flat_map(|wanted| &wanted.approvers).collect();
-        let named: Vec<_> = named.into_iter().map(String::as_str).collect();
-        ApproveError::NotAnApprover { actor: actor.label(), named: named.join(", ") }
+fn names(requirement: &ApprovalRequirement, actor: &ActorRef, groups: &[String]) -> bool {
+    let is_in = |name: &str| groups.iter().any(|group| group == name);
+    requirement.approvers.iter().any(|name| {
+        name == "*"
+            || *name == actor.id
+            || *name == actor.label()
+            || is_in(name.strip_prefix("group:").unwrap_or(name))
     })
-}
-
-fn names(requirement: &ApprovalRequirement, actor: &ActorRef) -> bool {
-    let mut approvers = requirement.approvers.iter();
-    approvers.any(|name| name == "*" || *name == actor.id || *name == actor.label())
-}
-
-/// Whether enough different people agreed to one requirement.
-fn is_satisfied(requirement: &ApprovalRequirement, held: &[GrantedApproval]) -> bool {
-    let people: BTreeSet<&ActorRef> = held
-        .iter()
-        .filter(|given| given.level >= requirement.level && names(requirement, &given.actor))
-        .map(|given| &given.actor)
-        .collect();
-    let quorum = usize::try_from(requirement.quorum).unwrap_or(usize::MAX);
-    quorum > 0 && people.len() >= quorum
 }

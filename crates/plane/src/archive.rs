@@ -46,7 +46,14 @@ impl EmbeddedPlane {
         let plane = self.home().plane_key().public();
         // Where no runner could sign, the plane stands in for it.
         let is_sealed_by_plane = receipt.get("sealedBy").is_some();
-        let runner = if is_sealed_by_plane { plane } else { self.home().runner_key().public() };
+        let runner = match row.runner.as_deref() {
+            _ if is_sealed_by_plane => plane.pem().to_owned(),
+            Some(id) if id != self.home().runner_id().as_str() => {
+                let damaged = || EmbeddedError::Damaged { what: "runner", run: run.clone() };
+                self.store().runner(id)?.ok_or_else(damaged)?.public_key_pem
+            }
+            _ => self.home().runner_key().public().pem().to_owned(),
+        };
         Ok(json!({
             "version": "warrant.bundle.v1",
             "contract": contract,
@@ -54,7 +61,7 @@ impl EmbeddedPlane {
             "events": events?,
             "keys": {
                 "planePublicKeyPem": plane.pem(),
-                "runnerPublicKeyPem": runner.pem(),
+                "runnerPublicKeyPem": runner,
             },
         }))
     }

@@ -25,17 +25,20 @@ pub mod embedded;
 pub(crate) mod files;
 pub mod home;
 #[cfg(feature = "policy")]
+pub mod http;
+#[cfg(feature = "policy")]
 pub mod judge;
+pub mod leases;
 pub mod liveness;
 pub mod notary;
 pub mod random;
-mod reap;
+pub mod reap;
 pub mod reception;
 pub mod sealed;
 pub mod secrets;
 pub mod store;
 
-pub use approvals::{ApproveError, Approved, Waiting};
+pub use approvals::{ApproveError, Approved, Stopped, Waiting};
 pub use archive::ArchiveError;
 pub use embedded::{EmbeddedError, EmbeddedPlane};
 pub use home::{Home, HomeEnvironment, HomeError};

@@ -3,14 +3,31 @@
 use std::fs;
 
 use warrant_protocol::event::FailureClass;
+use warrant_protocol::port::{LeaseKey, PlaneError};
 use warrant_protocol::{Event, Outcome, RunId, RunState, Timestamp};
 
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
+use crate::leases::{Held, store_error};
 use crate::liveness;
-use crate::notary::Refusal;
+use crate::notary::{Refusal, rows};
 use crate::random;
 use crate::reception::sealing;
 use crate::store::{LiveRun, RunRow, StoreError};
+
+/// How long after its end a lease still holds: clocks and messages take their time.
+pub const GRACE_MS: u64 = 5_000;
+
+/// How long a runner has to confirm that it stopped a run.
+pub const STOP_MS: u64 = 60_000;
+
+/// What the end of leases led to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// Queued again: nothing had started.
+    pub requeued: Vec<RunId>,
+    /// Sealed: something may have happened.
+    pub lost: Vec<RunId>,
+}
 
 impl EmbeddedPlane {
     /// Seals every run whose process is gone, and what waited for approval too long.
@@ -39,12 +56,113 @@ impl EmbeddedPlane {
         Ok(sealed)
     }
 
+    /// Ends the leases that ran out: what had not started is queued again, what had is sealed as
+    /// lost, and so is what was asked to stop and did not say so in time. `is_gone` says which
+    /// runners were sent away.
+    ///
+    /// # Errors
+    /// [`EmbeddedError`] when the store failed; what was ended until then stays ended.
+    pub fn reap_leases(
+        &self,
+        now: Timestamp,
+        is_gone: impl Fn(&str) -> bool,
+    ) -> Result<Reaped, EmbeddedError> {
+        let mut reaped = Reaped::default();
+        for run in self.store().leased_remotely()? {
+            let is_over = run.lease_until.is_none_or(|until| until.plus_ms(GRACE_MS) <= now)
+                || run.runner.as_deref().is_some_and(&is_gone);
+            let is_deaf = run.stop_at.is_some_and(|asked| asked.plus_ms(STOP_MS) <= now);
+            if run.state == RunState::Leased && is_over {
+                if self.requeue(&run, now)? {
+                    reaped.requeued.push(run.id);
+                }
+            } else if (is_over || is_deaf) && self.seal_one(&run, now)? {
+                reaped.lost.push(run.id);
+            }
+        }
+        Ok(reaped)
+    }
+
+    /// Puts a run that was not started back into the queue; false when somebody was faster.
+    pub(crate) fn requeue(&self, run: &LiveRun, now: Timestamp) -> Result<bool, EmbeddedError> {
+        let row = self.store().run(&run.id)?;
+        let contract = self.contract_of(&row)?;
+        let mut chain = self.chain_of(&run.id, &contract)?;
+        let event = Event::RunRequeued { epoch: run.epoch };
+        let event = chain.append(now, &event).map_err(crate::notary::NotaryError::from)?.clone();
+        self.forget_held(&run.id);
+        let lease = LeaseKey { run: run.id.clone(), epoch: run.epoch };
+        match self.store().requeue(&lease, now, rows(&[event])) {
+            Ok(()) => Ok(true),
+            Err(StoreError::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Puts a run that its runner gave back, not started, into the queue again.
+    ///
+    /// # Errors
+    /// [`PlaneError::Fenced`] when the lease is over or it was started.
+    pub fn hand_back_lease(&self, lease: &LeaseKey, now: Timestamp) -> Result<(), PlaneError> {
+        let held = self.take_held(lease)?;
+        let mut chain = held.chain;
+        let event = Event::RunRequeued { epoch: lease.epoch };
+        let event = chain.append(now, &event).map_err(PlaneError::failed)?.clone();
+        let requeued = self.store().requeue(lease, now, rows(&[event]));
+        requeued.map_err(store_error(&lease.run))?;
+        self.keep_held(&lease.run, Held { epoch: held.epoch, contract: held.contract, chain });
+        Ok(())
+    }
+
+    /// Seals a queued run that may not start any more.
+    ///
+    /// # Errors
+    /// [`EmbeddedError`] when the store failed.
+    pub fn refuse_queued(
+        &self,
+        run: &RunId,
+        failure: FailureClass,
+        message: &str,
+    ) -> Result<(), EmbeddedError> {
+        let row = self.store().run(run)?;
+        if row.state != RunState::Queued {
+            return Ok(());
+        }
+        let now = random::now()?;
+        let contract = self.contract_of(&row)?;
+        let mut chain = self.chain_of(run, &contract)?;
+        let from = chain.events().len();
+        let state = if contract.is_live(now) {
+            RunState::Failed
+        } else {
+            let expired = Event::ContractExpired { expires_at: contract.body().expires_at };
+            chain.append(now, &expired).map_err(crate::notary::NotaryError::from)?;
+            RunState::Expired
+        };
+        let outcome = match failure {
+            FailureClass::PolicyDenied | FailureClass::SecretReleaseDenied => Outcome::Denied,
+            _ => Outcome::Failed,
+        };
+        let refusal = Refusal {
+            events: Vec::new(),
+            outcome,
+            failure,
+            message: message.to_owned(),
+            cancelled_by: None,
+        };
+        let sealed = self.notary(now).seal(contract, chain, &refusal)?;
+        self.keep_seal(&row, sealing(&sealed, state, from.max(1), now))?;
+        Ok(())
+    }
+
     /// Whether nobody works on a run any more. A queued run of this machine belongs to the
     /// process that submitted it; the contract's end is its last deadline.
     fn is_abandoned(&self, run: &LiveRun, now: Timestamp) -> Result<bool, EmbeddedError> {
         match &run.owner {
             Some(owner) if owner == self.sign_of_life() => Ok(false),
             Some(owner) => Ok(liveness::is_gone(&self.home().data().join("alive"), owner)),
+            // Leases that came over the network end by time, see `reap_leases`.
+            None if run.state != RunState::Queued => Ok(false),
             None => {
                 let row = self.store().run(&run.id)?;
                 Ok(!self.contract_of(&row)?.is_live(now))
@@ -72,8 +190,13 @@ impl EmbeddedPlane {
             _ => {
                 let contract = self.contract_of(&row)?;
                 let lost = Event::RunLost { epoch: row.epoch, last_heard_at: row.updated_at };
+                let stopping = row.stop_by.as_deref().map(|label| {
+                    let actor = crate::leases::actor_of(label);
+                    Event::RunStopping { actor }
+                });
                 let message = "the process that ran this is gone";
-                (RunState::Lost, contract, vec![lost], (Outcome::Lost, message))
+                let events = stopping.into_iter().chain([lost]).collect();
+                (RunState::Lost, contract, events, (Outcome::Lost, message))
             }
         };
         let (state, contract, events, (outcome, message)) = sealed;
@@ -99,6 +222,7 @@ impl EmbeddedPlane {
         row: &RunRow,
         sealing: crate::store::Sealing,
     ) -> Result<bool, EmbeddedError> {
+        self.forget_held(&row.id);
         match self.store().seal(&row.id, row.epoch, sealing) {
             Ok(()) => Ok(true),
             Err(StoreError::Conflict { .. }) => Ok(false),

@@ -11,7 +11,8 @@ use warrant_protocol::{
 };
 
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
-use crate::notary::{Case, Judgment, NotaryError, Refusal, SealedRun, rows};
+use crate::leases::Held;
+use crate::notary::{Case, Issued, Judgment, NotaryError, Refusal, SealedRun, rows};
 use crate::random;
 use crate::store::{Durability, Entry, NewRun, Sealing, StoreError, Submitted};
 
@@ -104,6 +105,19 @@ impl EmbeddedPlane {
         submission: Submission,
         judge: impl FnOnce(&RunRequest) -> Judgment,
     ) -> Result<Reception, SubmitError> {
+        self.submit_at(0, submission, judge)
+    }
+
+    /// Receives a request that goes before others in its queue (above 0) or after them (below).
+    ///
+    /// # Errors
+    /// [`SubmitError`] when nothing could be kept; then nothing may run.
+    pub fn submit_at(
+        &self,
+        priority: i32,
+        submission: Submission,
+        judge: impl FnOnce(&RunRequest) -> Judgment,
+    ) -> Result<Reception, SubmitError> {
         let now = random::now()?;
         let mut request = submission.request;
         // SECURITY: identity comes from authentication, never from the request.
@@ -115,7 +129,9 @@ impl EmbeddedPlane {
         }
         let value = request.to_value()?;
         let request_hash = warrant_protocol::hash_canonical(&value);
+        // Behind HTTP an idempotency key says that two submissions are one.
         if judgment.summary.decision == Decision::Ask
+            && !self.is_service()
             && let Some(waiting) = self.waiting_twin(&request_hash, now)?
         {
             return Ok(Reception::Repeated { run: waiting });
@@ -123,11 +139,13 @@ impl EmbeddedPlane {
         let run = RunId::from_random(random::bytes()?);
         let deadline = now.plus_ms(submission.approval_wait_ms);
         let case = Case { run: &run, request: &request, judgment: &judgment };
-        let (entry, reception) = self.enter(&case, now, deadline)?;
+        let (entry, reception, issued) = self.enter(&case, now, deadline)?;
         let durability = match &entry {
             // The start makes a queued run durable; nobody was told anything before.
-            Entry::Queued { .. } => Durability::WithNext,
-            Entry::AwaitingApproval { .. } | Entry::Sealed(_) => Durability::Now,
+            Entry::Queued { .. } if !self.is_service() => Durability::WithNext,
+            Entry::Queued { .. } | Entry::AwaitingApproval { .. } | Entry::Sealed(_) => {
+                Durability::Now
+            }
         };
         let new = NewRun {
             id: run,
@@ -142,10 +160,17 @@ impl EmbeddedPlane {
             request: canonicalize(&value),
             created_at: now,
             idempotency_key: submission.idempotency_key,
+            priority,
             entry,
         };
+        let run = new.id.clone();
         match self.store().submit(new, durability)? {
-            Submitted::New => Ok(reception),
+            Submitted::New => {
+                if let Some(Issued { contract, chain }) = issued.filter(|_| self.is_service()) {
+                    self.keep_held(&run, Held { epoch: 0, contract, chain });
+                }
+                Ok(reception)
+            }
             Submitted::Repeated(run) => Ok(Reception::Repeated { run }),
         }
     }
@@ -155,19 +180,19 @@ impl EmbeddedPlane {
         case: &Case<'_>,
         now: Timestamp,
         deadline: Timestamp,
-    ) -> Result<(Entry, Reception), SubmitError> {
+    ) -> Result<(Entry, Reception, Option<Issued>), SubmitError> {
         let (run, judgment) = (case.run.clone(), case.judgment);
         Ok(match judgment.summary.decision {
             Decision::Allow => {
                 let issued = self.notary(now).issue(case, &[])?;
                 let contract = issued.contract.to_value().to_string();
                 let events = rows(issued.chain.events());
-                (Entry::Queued { contract, events }, Reception::Queued { run })
+                (Entry::Queued { contract, events }, Reception::Queued { run }, Some(issued))
             }
             Decision::Ask => {
                 let judgment = judgment.clone();
                 let reception = Reception::AwaitingApproval { run, judgment, deadline };
-                (Entry::AwaitingApproval { deadline }, reception)
+                (Entry::AwaitingApproval { deadline }, reception, None)
             }
             Decision::Deny => {
                 let refusal = Refusal {
@@ -180,7 +205,7 @@ impl EmbeddedPlane {
                 let sealed = self.notary(now).deny(case, &refusal)?;
                 let receipt = Box::new(sealed.receipt.clone());
                 let entry = Entry::Sealed(sealing(&sealed, RunState::Denied, 0, now));
-                (entry, Reception::Denied { run, judgment: judgment.clone(), receipt })
+                (entry, Reception::Denied { run, judgment: judgment.clone(), receipt }, None)
             }
         })
     }

@@ -20,8 +20,12 @@
 //! the next one that does; a killed process loses neither.
 
 mod blobs;
+mod fleet;
 mod lifecycle;
+mod pages;
+mod queue;
 mod read;
+mod retention;
 mod schema;
 mod snapshots;
 
@@ -38,10 +42,14 @@ use rusqlite::{Connection, OpenFlags};
 use thiserror::Error;
 
 pub use blobs::{BlobReader, BlobWriter, INLINE_BYTES, NewBlob};
+pub use fleet::{EnrollTokenRow, Enrolling, PrincipalRow, RunnerRow};
 pub use lifecycle::{
     Appended, ApprovalRow, Completion, Entry, EventRow, NewRun, Owner, Sealing, Submitted,
 };
+pub use pages::{Listing, ListingFilter, SummaryRow};
+pub use queue::{Abilities, Candidate};
 pub use read::{LiveRun, Page, RunFilter, RunRow, StoredEvent};
+pub use retention::{BLOB_GRACE_MS, Swept};
 pub use snapshots::PolicyRow;
 
 /// Pages of the log before they are moved into the database; a fresh process reads the log once.

@@ -27,6 +27,8 @@ pub struct NewBlob {
     pub size: u64,
     /// Its bytes, when small; larger ones are a durable file already.
     pub(super) content: Option<Vec<u8>>,
+    /// The file of a large one.
+    path: Option<PathBuf>,
 }
 
 /// Takes the bytes of one blob.
@@ -94,16 +96,29 @@ impl Store {
     /// # Errors
     /// [`StoreError`] when its bytes cannot be read.
     pub fn blob(&self, digest: &Digest) -> Result<Option<BlobReader>, StoreError> {
-        let content: Option<Option<Vec<u8>>> = self.read(|connection| {
+        Ok(self.sized_blob(digest)?.map(|(_, reader)| reader))
+    }
+
+    /// Returns the size and a reader of a blob, if the store has it.
+    ///
+    /// # Errors
+    /// [`StoreError`] when its bytes cannot be read.
+    pub fn sized_blob(&self, digest: &Digest) -> Result<Option<(u64, BlobReader)>, StoreError> {
+        let found: Option<(u64, Option<Vec<u8>>)> = self.read(|connection| {
             let mut statement =
-                connection.prepare_cached("SELECT content FROM blobs WHERE digest = ?")?;
-            Ok(statement.query_row([digest.as_bytes()], |row| row.get(0)).optional()?)
+                connection.prepare_cached("SELECT size, content FROM blobs WHERE digest = ?")?;
+            let row = statement
+                .query_row([digest.as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
+                .optional()?;
+            Ok(row)
         })?;
-        match content {
-            None => Ok(None),
-            Some(Some(bytes)) => Ok(Some(BlobReader::Inline(Cursor::new(bytes)))),
-            Some(None) => Ok(Some(BlobReader::File(File::open(file_of(&self.blobs, digest))?))),
-        }
+        Ok(match found {
+            None => None,
+            Some((size, Some(bytes))) => Some((size, BlobReader::Inline(Cursor::new(bytes)))),
+            Some((size, None)) => {
+                Some((size, BlobReader::File(File::open(file_of(&self.blobs, digest))?)))
+            }
+        })
     }
 }
 
@@ -114,16 +129,20 @@ pub(super) fn insert_all(
 ) -> Result<(), StoreError> {
     let mut statement = connection.prepare_cached(
         "INSERT INTO blobs (digest, size, content, created_at) VALUES (?, ?, ?, ?)
-         ON CONFLICT (digest) DO NOTHING",
+         ON CONFLICT (digest) DO UPDATE SET created_at = max(created_at, excluded.created_at)",
     )?;
     for blob in blobs {
+        // A sweep may have removed an older file of the same content in this moment.
+        if let Some(path) = &blob.path {
+            fs::metadata(path)?;
+        }
         let digest = blob.digest.as_bytes();
         statement.execute(params![digest, blob.size, blob.content, now.unix_ms()])?;
     }
     Ok(())
 }
 
-fn file_of(dir: &Path, digest: &Digest) -> PathBuf {
+pub(super) fn file_of(dir: &Path, digest: &Digest) -> PathBuf {
     let hex = digest.to_hex();
     let (shard, rest) = hex.split_at(2);
     dir.join(shard).join(rest)
@@ -137,8 +156,8 @@ impl BlobWriter {
     pub fn finish(self) -> io::Result<NewBlob> {
         let Self { dir, hasher, size, start, spill } = self;
         let digest = Digest::from_bytes(hasher.finalize().into());
-        let content = match spill {
-            None => Some(start),
+        let (content, path) = match spill {
+            None => (Some(start), None),
             Some(mut spill) => {
                 let path = file_of(&dir, &digest);
                 files::create_private_dir(path.parent().unwrap_or(&dir))?;
@@ -147,10 +166,10 @@ impl BlobWriter {
                 spill.is_named = true;
                 files::sync_parent(&path)?;
                 files::sync_parent(path.parent().unwrap_or(&dir))?;
-                None
+                (None, Some(path))
             }
         };
-        Ok(NewBlob { digest, size, content })
+        Ok(NewBlob { digest, size, content, path })
     }
 }
 

@@ -5,6 +5,7 @@ use warrant_protocol::port::LeaseKey;
 use warrant_protocol::{Digest, RunId, RunState, Timestamp};
 
 use super::blobs::{self, NewBlob};
+use super::queue;
 use super::snapshots::tick;
 use super::{Durability, Store, StoreError};
 
@@ -35,6 +36,8 @@ pub struct NewRun {
     pub created_at: Timestamp,
     /// The submitter's own name for this submission, if it gave one.
     pub idempotency_key: Option<String>,
+    /// Higher goes first; 0 is usual.
+    pub priority: i32,
     /// How it enters.
     pub entry: Entry,
 }
@@ -214,9 +217,16 @@ impl Store {
                 "UPDATE approvals SET used_at = ? WHERE run = ? AND used_at IS NULL",
                 params![at.unix_ms(), seq],
             )?;
+            let (pool, requester): (String, String) = connection.query_row(
+                "SELECT pool, requested_by FROM runs WHERE seq = ?",
+                [seq],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )?;
+            let turn = queue::next_turn(connection, &pool, &requester)?;
             connection.execute(
-                "UPDATE runs SET contract = ?, state = 'queued', updated_at = ? WHERE seq = ?",
-                params![contract, at.unix_ms(), seq],
+                "UPDATE runs SET contract = ?, state = 'queued', turn = ?, updated_at = ?
+                 WHERE seq = ?",
+                params![contract, turn, at.unix_ms(), seq],
             )?;
             append_all(connection, seq, &run, &events)
         })
@@ -254,23 +264,128 @@ impl Store {
                 return Err(conflict(connection, &run));
             }
             let seq = seq_of(connection, &run)?;
+            queue::advance(connection, seq)?;
             append_all(connection, seq, &run, &events)
         })
     }
 
-    /// Extends a lease.
+    /// Leases a queued run to a runner that will not say when it starts: the lease is the start.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it is not queued or another lease came in between.
+    pub fn claim_started(
+        &self,
+        lease: &LeaseKey,
+        owner: Owner,
+        build: impl FnOnce(u64) -> Result<Vec<EventRow>, StoreError> + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let LeaseKey { run, epoch } = lease.clone();
+        self.write(Durability::Now, move |connection| {
+            let changed = connection
+                .prepare_cached(
+                    "UPDATE runs SET state = 'running', epoch = ?5, owner = ?1, runner = ?2,
+                       lease_until = ?3, updated_at = ?4
+                     WHERE id = ?6 AND epoch = ?5 - 1 AND state = 'queued'",
+                )?
+                .execute(params![
+                    owner.liveness,
+                    owner.runner,
+                    owner.lease_until.unix_ms(),
+                    owner.at.unix_ms(),
+                    epoch,
+                    run.as_str(),
+                ])?;
+            if changed == 0 {
+                return Err(conflict(connection, &run));
+            }
+            let seq = seq_of(connection, &run)?;
+            queue::advance(connection, seq)?;
+            let events = build(tick(connection, "starts")?)?;
+            append_all(connection, seq, &run, &events)
+        })
+    }
+
+    /// Extends a lease; returns who asked for a stop, if somebody did.
     ///
     /// # Errors
     /// [`StoreError::Conflict`] when another epoch holds the run: stop.
-    pub fn renew(&self, run: &RunId, epoch: u64, until: Timestamp) -> Result<(), StoreError> {
+    pub fn renew(
+        &self,
+        run: &RunId,
+        epoch: u64,
+        until: Timestamp,
+    ) -> Result<Option<String>, StoreError> {
         let run = run.clone();
         self.write(Durability::WithNext, move |connection| {
+            let stop: Option<Option<String>> = connection
+                .prepare_cached(
+                    "UPDATE runs SET lease_until = max(?, lease_until)
+                     WHERE id = ? AND epoch = ? AND state IN ('leased', 'running', 'stopping')
+                     RETURNING stop_by",
+                )?
+                .query_row(params![until.unix_ms(), run.as_str(), epoch], |row| row.get(0))
+                .optional()?;
+            stop.ok_or_else(|| conflict(connection, &run))
+        })
+    }
+
+    /// Asks for a running run to be stopped; the first who asks is remembered.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it is not running.
+    pub fn request_stop(&self, run: &RunId, by: &str, at: Timestamp) -> Result<(), StoreError> {
+        let (run, by) = (run.clone(), by.to_owned());
+        self.write(Durability::Now, move |connection| {
             let changed = connection.execute(
-                "UPDATE runs SET lease_until = ?
-                 WHERE id = ? AND epoch = ? AND state IN ('leased', 'running')",
-                params![until.unix_ms(), run.as_str(), epoch],
+                "UPDATE runs SET state = 'stopping', stop_by = coalesce(stop_by, ?),
+                   stop_at = coalesce(stop_at, ?), updated_at = ?
+                 WHERE id = ? AND state IN ('running', 'stopping')",
+                params![by, at.unix_ms(), at.unix_ms(), run.as_str()],
             )?;
             if changed == 0 { Err(conflict(connection, &run)) } else { Ok(()) }
+        })
+    }
+
+    /// Puts a run whose lease ended before its start back into the queue, with the event that
+    /// says so.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it was started or another epoch holds it.
+    pub fn requeue(
+        &self,
+        lease: &LeaseKey,
+        at: Timestamp,
+        events: Vec<EventRow>,
+    ) -> Result<(), StoreError> {
+        let LeaseKey { run, epoch } = lease.clone();
+        self.write(Durability::Now, move |connection| {
+            let changed = connection.execute(
+                "UPDATE runs SET state = 'queued', owner = NULL, runner = NULL, lease_until = NULL,
+                   updated_at = ?
+                 WHERE id = ? AND epoch = ? AND state = 'leased'",
+                params![at.unix_ms(), run.as_str(), epoch],
+            )?;
+            if changed == 0 {
+                return Err(conflict(connection, &run));
+            }
+            let seq = seq_of(connection, &run)?;
+            append_all(connection, seq, &run, &events)
+        })
+    }
+
+    /// Gives every lease that came over the network until `until` at least: while the plane was
+    /// down nobody could renew.
+    ///
+    /// # Errors
+    /// [`StoreError`] when nothing could be kept.
+    pub fn prolong_leases(&self, until: Timestamp) -> Result<(), StoreError> {
+        self.write(Durability::Now, move |connection| {
+            connection.execute(
+                "UPDATE runs SET lease_until = max(lease_until, ?)
+                 WHERE owner IS NULL AND state IN ('leased', 'running', 'stopping')",
+                [until.unix_ms()],
+            )?;
+            Ok(())
         })
     }
 
@@ -330,8 +445,21 @@ impl Store {
         epoch: u64,
         events: Vec<EventRow>,
     ) -> Result<Appended, StoreError> {
-        let run = run.clone();
-        self.write(Durability::WithNext, move |connection| {
+        self.append_with(Durability::WithNext, &LeaseKey { run: run.clone(), epoch }, events)
+    }
+
+    /// Appends events like [`Store::append`], as durable as the caller needs.
+    ///
+    /// # Errors
+    /// Those of [`Store::append`].
+    pub fn append_with(
+        &self,
+        durability: Durability,
+        lease: &LeaseKey,
+        events: Vec<EventRow>,
+    ) -> Result<Appended, StoreError> {
+        let LeaseKey { run, epoch } = lease.clone();
+        self.write(durability, move |connection| {
             let seq = held(connection, &run, epoch)?;
             append_all(connection, seq, &run, &events)?;
             let event_count = event_count(connection, seq)?;
@@ -379,7 +507,7 @@ impl Store {
             let seq: Option<i64> = connection
                 .prepare_cached(
                     "SELECT seq FROM runs WHERE id = ? AND epoch = ?
-                     AND state IN ('awaiting_approval', 'queued', 'leased', 'running')",
+                     AND state IN ('awaiting_approval', 'queued', 'leased', 'running', 'stopping')",
                 )?
                 .query_row(params![run.as_str(), epoch], |row| row.get(0))
                 .optional()?;
@@ -397,12 +525,17 @@ fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), StoreError> {
         }
         Entry::Sealed(sealing) => (sealing.state, sealing.contract.as_ref(), None),
     };
+    let turn = match &run.entry {
+        Entry::Queued { .. } => queue::next_turn(connection, &run.pool, &run.requested_by)?,
+        Entry::AwaitingApproval { .. } | Entry::Sealed(_) => 0,
+    };
     connection
         .prepare_cached(
             "INSERT INTO runs (id, state, pool, agent_kind, isolation, prompt, requested_by,
                request_hash, policy_hash, created_at, updated_at, deadline, judgment, request,
-               contract, idempotency)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10, ?11, ?12, ?13, ?14, ?15)",
+               contract, idempotency, priority, turn)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10, ?11, ?12, ?13, ?14, ?15, ?16,
+               ?17)",
         )?
         .execute(params![
             run.id.as_str(),
@@ -420,6 +553,8 @@ fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), StoreError> {
             run.request,
             contract,
             run.idempotency_key,
+            run.priority,
+            turn,
         ])?;
     let seq = connection.last_insert_rowid();
     match &run.entry {
@@ -543,7 +678,8 @@ fn in_state(connection: &Connection, run: &RunId, states: &[RunState]) -> Result
 fn held(connection: &Connection, run: &RunId, epoch: u64) -> Result<i64, StoreError> {
     let seq: Option<i64> = connection
         .prepare_cached(
-            "SELECT seq FROM runs WHERE id = ? AND epoch = ? AND state IN ('leased', 'running')",
+            "SELECT seq FROM runs WHERE id = ? AND epoch = ?
+             AND state IN ('leased', 'running', 'stopping')",
         )?
         .query_row(params![run.as_str(), epoch], |row| row.get(0))
         .optional()?;

@@ -45,6 +45,8 @@ pub struct RunRow {
     pub contract: Option<String>,
     /// Who runs it.
     pub runner: Option<String>,
+    /// Who asked for it to be stopped.
+    pub stop_by: Option<String>,
     /// How many events its chain has.
     pub event_count: u64,
     /// Whether it has a receipt.
@@ -66,6 +68,10 @@ pub struct LiveRun {
     pub lease_until: Option<Timestamp>,
     /// Until when approvals are waited for.
     pub deadline: Option<Timestamp>,
+    /// When somebody asked for it to be stopped.
+    pub stop_at: Option<Timestamp>,
+    /// The runner that holds it.
+    pub runner: Option<String>,
 }
 
 /// Which runs are wanted.
@@ -99,7 +105,7 @@ pub struct StoredEvent {
 
 const COLUMNS: &str = "runs.seq, id, state, epoch, pool, agent_kind, isolation, prompt,
   requested_by, request_hash, policy_hash, runs.created_at, updated_at, deadline, judgment,
-  request, contract, runner, event_count, EXISTS (SELECT 1 FROM receipts WHERE run = runs.seq)";
+  request, contract, runner, stop_by, event_count, EXISTS (SELECT 1 FROM receipts WHERE run = runs.seq)";
 
 impl Store {
     /// Returns one run.
@@ -150,9 +156,25 @@ impl Store {
     pub fn live(&self) -> Result<Vec<LiveRun>, StoreError> {
         self.read(|connection| {
             let mut statement = connection.prepare_cached(
-                "SELECT id, state, epoch, owner, lease_until, deadline FROM runs
-                 WHERE state IN ('awaiting_approval', 'queued', 'leased', 'running')
+                "SELECT id, state, epoch, owner, lease_until, deadline, stop_at, runner FROM runs
+                 WHERE state IN ('awaiting_approval', 'queued', 'leased', 'running', 'stopping')
                  ORDER BY state, seq",
+            )?;
+            let rows = statement.query_map([], live_row)?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Returns the runs that runners behind the network hold, oldest first.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be read.
+    pub fn leased_remotely(&self) -> Result<Vec<LiveRun>, StoreError> {
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT id, state, epoch, owner, lease_until, deadline, stop_at, runner FROM runs
+                 WHERE state IN ('leased', 'running', 'stopping') AND owner IS NULL
+                 ORDER BY seq",
             )?;
             let rows = statement.query_map([], live_row)?;
             Ok(rows.collect::<Result<_, _>>()?)
@@ -167,7 +189,7 @@ impl Store {
         self.read(|connection| {
             let sql = format!(
                 "SELECT {COLUMNS} FROM runs WHERE state = 'queued' AND pool = ?
-                 ORDER BY runs.seq LIMIT 1"
+                 ORDER BY priority DESC, turn, runs.seq LIMIT 1"
             );
             Ok(collect(connection, &sql, params![pool])?.pop())
         })
@@ -199,6 +221,37 @@ impl Store {
             )?;
             let rows = statement.query_map([run.as_str()], |row| event_row(row, 0))?;
             Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Returns the chain of a run from place `from` on, in order.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be read.
+    pub fn events_from(&self, run: &RunId, from: u64) -> Result<Vec<EventRow>, StoreError> {
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT events.seq, ts, hash, body FROM events
+                 JOIN runs ON runs.seq = events.run WHERE runs.id = ? AND events.seq >= ?
+                 ORDER BY events.seq",
+            )?;
+            let from = from.min(i64::MAX as u64);
+            let rows = statement.query_map(params![run.as_str(), from], |row| event_row(row, 0))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Returns whether a lease holds its run now.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be read.
+    pub fn holds(&self, run: &RunId, epoch: u64) -> Result<bool, StoreError> {
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(
+                "SELECT 1 FROM runs WHERE id = ? AND epoch = ?
+                 AND state IN ('leased', 'running', 'stopping')",
+            )?;
+            Ok(statement.exists(params![run.as_str(), epoch])?)
         })
     }
 
@@ -297,8 +350,9 @@ fn run_row(row: &Row<'_>) -> rusqlite::Result<RunRow> {
         request: row.get(15)?,
         contract: row.get(16)?,
         runner: row.get(17)?,
-        event_count: row.get(18)?,
-        has_receipt: row.get(19)?,
+        stop_by: row.get(18)?,
+        event_count: row.get(19)?,
+        has_receipt: row.get(20)?,
     })
 }
 
@@ -310,6 +364,8 @@ fn live_row(row: &Row<'_>) -> rusqlite::Result<LiveRun> {
         owner: row.get(3)?,
         lease_until: optional_timestamp(row, 4)?,
         deadline: optional_timestamp(row, 5)?,
+        stop_at: optional_timestamp(row, 6)?,
+        runner: row.get(7)?,
     })
 }
 
@@ -322,24 +378,27 @@ fn event_row(row: &Row<'_>, from: usize) -> rusqlite::Result<EventRow> {
     })
 }
 
-fn optional_timestamp(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<Timestamp>> {
+pub(super) fn optional_timestamp(
+    row: &Row<'_>,
+    index: usize,
+) -> rusqlite::Result<Option<Timestamp>> {
     match row.get::<_, Option<u64>>(index)? {
         Some(_) => timestamp_column(row, index).map(Some),
         None => Ok(None),
     }
 }
 
-fn id_column(row: &Row<'_>, index: usize) -> rusqlite::Result<RunId> {
+pub(super) fn id_column(row: &Row<'_>, index: usize) -> rusqlite::Result<RunId> {
     row.get::<_, String>(index)?.parse().map_err(|error| malformed(index, error))
 }
 
-fn state_column(row: &Row<'_>, index: usize) -> rusqlite::Result<RunState> {
+pub(super) fn state_column(row: &Row<'_>, index: usize) -> rusqlite::Result<RunState> {
     let name: String = row.get(index)?;
     let state = RunState::ALL.into_iter().find(|state| state.as_str() == name);
     state.ok_or_else(|| malformed(index, StoreError::Malformed("state")))
 }
 
-fn malformed(
+pub(super) fn malformed(
     index: usize,
     error: impl std::error::Error + Send + Sync + 'static,
 ) -> rusqlite::Error {

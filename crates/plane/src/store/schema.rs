@@ -8,7 +8,7 @@ use super::StoreError;
 use crate::files::FileLock;
 
 /// The schema this program writes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const V1: &str = "
 CREATE TABLE runs (
@@ -93,7 +93,62 @@ CREATE TRIGGER contracts_stay BEFORE UPDATE OF contract, request, request_hash O
   WHEN OLD.contract IS NOT NULL OR NEW.request IS NOT OLD.request
        OR NEW.request_hash IS NOT OLD.request_hash
   BEGIN SELECT RAISE(ABORT, 'a request and a contract never change'); END;
-PRAGMA user_version = 1;
+";
+
+/// Runners and people who come over the network, a fair queue, stops, and retention.
+const V2: &str = "
+ALTER TABLE runs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN stop_by TEXT;
+ALTER TABLE runs ADD COLUMN stop_at INTEGER;
+DROP INDEX runs_live;
+CREATE INDEX runs_by_state ON runs (state, seq);
+CREATE INDEX runs_queue ON runs (pool, priority DESC, turn, seq) WHERE state = 'queued';
+CREATE TABLE turns (
+  pool TEXT NOT NULL,
+  requester TEXT NOT NULL,
+  turn INTEGER NOT NULL,
+  PRIMARY KEY (pool, requester)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE principals (
+  id TEXT PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  role TEXT NOT NULL,
+  kind TEXT NOT NULL,
+  groups TEXT NOT NULL,
+  token_hash BLOB NOT NULL UNIQUE,
+  created_at INTEGER NOT NULL,
+  revoked_at INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE TABLE runners (
+  id TEXT PRIMARY KEY,
+  pool TEXT NOT NULL,
+  public_key_pem TEXT NOT NULL,
+  token_hash BLOB NOT NULL UNIQUE,
+  enrolled_at INTEGER NOT NULL,
+  revoked_at INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE TABLE enroll_tokens (
+  token_hash BLOB PRIMARY KEY,
+  pool TEXT,
+  created_at INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL,
+  used_at INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE TABLE sweeping (run INTEGER PRIMARY KEY) STRICT;
+DROP TRIGGER events_last;
+DROP TRIGGER receipts_last;
+DROP TRIGGER runs_last;
+CREATE TRIGGER events_last BEFORE DELETE ON events
+  WHEN OLD.run NOT IN (SELECT run FROM sweeping)
+  BEGIN SELECT RAISE(ABORT, 'events are append-only'); END;
+CREATE TRIGGER receipts_last BEFORE DELETE ON receipts
+  WHEN OLD.run NOT IN (SELECT run FROM sweeping)
+  BEGIN SELECT RAISE(ABORT, 'receipts are append-only'); END;
+CREATE TRIGGER runs_last BEFORE DELETE ON runs
+  WHEN OLD.seq NOT IN (SELECT run FROM sweeping)
+  BEGIN SELECT RAISE(ABORT, 'runs are append-only'); END;
+PRAGMA user_version = 2;
 ";
 
 /// Brings the database to the schema we write; refuses one that is newer.
@@ -111,13 +166,17 @@ pub(super) fn prepare(
     connection.execute_batch("BEGIN IMMEDIATE")?;
     // Another process may have been faster.
     let result = match version(connection)? {
-        0 => connection.execute_batch(V1).map_err(StoreError::from),
+        0 => connection.execute_batch(V1).and_then(|()| connection.execute_batch(V2)),
+        1 => connection.execute_batch(V2),
         VERSION => Ok(()),
-        found => Err(StoreError::Newer { found, known: VERSION }),
+        found => {
+            connection.execute_batch("ROLLBACK")?;
+            return Err(StoreError::Newer { found, known: VERSION });
+        }
     };
     let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
     connection.execute_batch(end)?;
-    result
+    Ok(result?)
 }
 
 fn version(connection: &Connection) -> Result<u32, StoreError> {

@@ -9,6 +9,7 @@
 
 mod approvals;
 mod home;
+mod http;
 mod model;
 mod secrets;
 mod store;

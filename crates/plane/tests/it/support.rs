@@ -135,6 +135,7 @@ pub(crate) fn new_run(id: &RunId, entry: Entry) -> NewRun {
         request: "{}".into(),
         created_at: at(1_000),
         idempotency_key: None,
+        priority: 0,
         entry,
     }
 }

@@ -1,0 +1,50 @@
+//! The plane over HTTP: the reference's wire, with its mistakes mended, and what ours adds.
+//!
+//! [`PlaneService::open`] opens the plane of a home, [`router`] makes the routes (doors of other
+//! protocols are merged in by [`router_with`]), [`serve`] serves them until told to stop, and
+//! [`keep_house`] ends leases that ran out. Handlers parse, call the plane on a thread that may
+//! wait for the disk, and answer; every refusal is made in one file, `error`.
+
+mod answer;
+mod blobs;
+mod body;
+mod error;
+mod fleet;
+mod house;
+mod idp;
+mod limits;
+mod logs;
+mod metrics;
+mod openapi;
+mod people;
+mod policy_shelf;
+mod registry;
+mod routes;
+mod runs;
+mod serve;
+mod service;
+pub mod settings;
+mod tokens;
+mod waiting;
+mod watch;
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use axum::extract::Request;
+
+pub use error::HttpError;
+pub use routes::{router, router_with};
+pub use serve::{TlsError, TlsFiles, serve, tls};
+pub use service::{PlaneService, ServiceError, Shared, keep_house};
+
+/// Returns where a request came from; without a connection it came from here.
+fn peer_of(request: &Request) -> IpAddr {
+    let peer = request.extensions().get::<serve::Peer>();
+    peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.0)
+}
+
+/// The refusal of a path that nobody serves.
+fn no_route(request: &Request) -> HttpError {
+    let (method, path) = (request.method(), request.uri().path());
+    HttpError::missing(format!("no route for {method} {path}"))
+}

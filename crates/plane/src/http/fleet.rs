@@ -1,0 +1,474 @@
+//! What runners say: enroll, claim, start, events, renew, complete, hand back.
+//!
+//! A claim of a runner that does not know leases is also the start: its secrets are in the
+//! answer, and its lease lasts as long as its contract lets the run take.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use warrant_protocol::execution::DEFAULT_TIMEOUT_MS;
+use warrant_protocol::port::{Lease, PlaneError, SecretValue};
+use warrant_protocol::request::ActorRef;
+use warrant_protocol::wire::{
+    AppendEvents, ClaimRun, CompleteRun, Directive, Enroll, EnrollResult, HandBack, LEASE_MS,
+    RenewLease, RenewResult, RunnerAbilities, StartRun,
+};
+use warrant_protocol::{
+    ChainedEvent, Contract, Digest, PublicKey, Receipt, RunId, RunnerId, Timestamp,
+};
+
+use super::error::HttpError;
+use super::registry::Runner;
+use super::service::{Opened, PlaneService, Shared, bearer, blocking};
+use super::settings::fresh_token;
+use super::waiting;
+use super::{answer, body, peer_of};
+use crate::leases::Holder;
+use crate::random;
+use crate::store::{Abilities, Candidate, Enrolling, RunnerRow};
+
+/// The longest that a claim waits for work.
+const MAX_CLAIM_WAIT: Duration = Duration::from_secs(30);
+
+/// The longest that a renewal waits for a stop.
+const MAX_RENEW_WAIT: Duration = Duration::from_secs(5);
+
+/// What a run of an old runner may take beyond its own time: fetching, packing, uploading.
+const OLD_RUNNER_MARGIN_MS: u64 = 600_000;
+
+type Answer = Result<Response, HttpError>;
+
+/// `POST /v1/runners/enroll`.
+pub(super) async fn enroll(State(service): State<Shared>, request: Request) -> Answer {
+    let peer = peer_of(&request);
+    let value = body::json(request, body::STRANGER_BYTES).await?;
+    let wish = Enroll::from_value(&value)?;
+    if PublicKey::from_pem(&wish.public_key_pem).is_err() {
+        return Err(HttpError::bad_request("publicKeyPem is not an ed25519 public key in PEM"));
+    }
+    let result = blocking(&service, move |service| {
+        let runner_token = fresh_token()?;
+        let row = RunnerRow {
+            id: RunnerId::from_random(random::bytes()?).to_string(),
+            pool: wish.pool.to_string(),
+            public_key_pem: wish.public_key_pem,
+            token_hash: Digest::of(runner_token.as_bytes()),
+            enrolled_at: random::now()?,
+            revoked_at: None,
+        };
+        let runner_id = row.id.parse().map_err(|_| HttpError::interrupted())?;
+        let store = service.plane.store();
+        let is_reusable = service
+            .registry
+            .principal(&wish.enroll_token)
+            .is_some_and(|principal| principal.may_enroll());
+        if is_reusable {
+            store.add_runner(row)?;
+        } else {
+            let token = Digest::of(wish.enroll_token.as_bytes());
+            if store.enroll_once(token, row)? == Enrolling::Refused {
+                service.metrics.count("enroll.rejected");
+                service.metrics.count("auth.failed");
+                return Err(if service.failures.count(peer, std::time::Instant::now()) {
+                    HttpError::locked_out()
+                } else {
+                    HttpError::bad_request("invalid enroll token")
+                });
+            }
+        }
+        service.metrics.count("enroll.accepted");
+        service.reload_registry()?;
+        let pem = service.plane.home().plane_key().public().pem().to_owned();
+        Ok(EnrollResult { runner_id, runner_token, plane_public_key_pem: Some(pem) })
+    });
+    Ok(answer::json(&result.await?))
+}
+
+/// `POST /v1/claims`.
+pub(super) async fn claim(State(service): State<Shared>, request: Request) -> Answer {
+    let peer = peer_of(&request);
+    let value = body::json(request, body::STRANGER_BYTES).await?;
+    let wish = ClaimRun::from_value(&value)?;
+    let Some(runner) = service.registry.runner_by_token(&wish.runner_token) else {
+        return Err(match service.failures.count(peer, std::time::Instant::now()) {
+            true => HttpError::locked_out(),
+            false => HttpError::not_accepted("invalid runner token"),
+        });
+    };
+    if runner.pool != wish.pool.as_str() {
+        return Err(HttpError::not_accepted("runner is not enrolled in the requested pool"));
+    }
+    runner.seen(random::now()?);
+    let wait = Duration::from_millis(wish.wait_ms.unwrap_or(0)).min(MAX_CLAIM_WAIT);
+    let deadline = Instant::now() + wait;
+    let abilities = wish.abilities.unwrap_or_default();
+    let seeker = Arc::new(Seeker {
+        runner,
+        wanted: abilities_of(&abilities),
+        has_leases: wish.leases.unwrap_or(false),
+    });
+    let mut draining = service.draining.subscribe();
+    loop {
+        if *draining.borrow_and_update() {
+            return Ok(answer::json(&json!({"empty": true})));
+        }
+        // In line before looking, so that nothing is queued unnoticed in between.
+        let woken = service.waiters.line_up(&seeker.runner.pool, &abilities);
+        if let Some(text) = take_next(&service, Arc::clone(&seeker)).await? {
+            return Ok(answer::json_text(text));
+        }
+        let is_woken = tokio::select! {
+            _ = woken => true,
+            _ = draining.changed() => true,
+            () = tokio::time::sleep_until(deadline) => false,
+        };
+        if !is_woken {
+            return Ok(answer::json(&json!({"empty": true})));
+        }
+    }
+}
+
+/// A runner that looks for work.
+struct Seeker {
+    runner: Arc<Runner>,
+    wanted: Abilities,
+    has_leases: bool,
+}
+
+/// Takes the next run that fits and returns the answer. When the runner hung up meanwhile, a
+/// run that was not started goes back at once.
+async fn take_next(service: &Shared, seeker: Arc<Seeker>) -> Result<Option<String>, HttpError> {
+    let (tell, told) = oneshot::channel();
+    let service = Arc::clone(service);
+    tokio::task::spawn_blocking(move || {
+        let taken = service.take_next(&seeker);
+        let lease = taken.as_ref().ok().and_then(|taken| taken.as_ref()).map(|t| t.run.clone());
+        if tell.send(taken).is_err()
+            && seeker.has_leases
+            && let Some(run) = lease
+        {
+            service.put_back(&run);
+        }
+    });
+    let taken = told.await.map_err(|_| HttpError::interrupted())??;
+    Ok(taken.map(|taken| taken.text))
+}
+
+struct TakenRun {
+    run: warrant_protocol::port::LeaseKey,
+    text: String,
+}
+
+impl PlaneService {
+    fn take_next(&self, seeker: &Seeker) -> Result<Option<TakenRun>, HttpError> {
+        loop {
+            let Some(candidate) = self.pick(seeker)? else { return Ok(None) };
+            let leased = self.lease(seeker, &candidate);
+            self.claiming.lock().unwrap_or_else(PoisonError::into_inner).remove(&candidate.id);
+            match leased {
+                Ok(taken) => {
+                    self.metrics.count("runs.claimed");
+                    self.changes.tell(&candidate.id);
+                    return Ok(Some(taken));
+                }
+                // Somebody else has it, or it ended: the next one.
+                Err(PlaneError::Fenced(_)) => {}
+                Err(PlaneError::Refused { failure, message }) => {
+                    self.plane.refuse_queued(&candidate.id, failure, &message)?;
+                    self.changes.tell(&candidate.id);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Picks a run that nobody else is taking in this moment.
+    fn pick(&self, seeker: &Seeker) -> Result<Option<Candidate>, HttpError> {
+        let mut claiming = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = claiming.len() + 1;
+        let next = self.plane.store().candidates(&seeker.runner.pool, &seeker.wanted, limit)?;
+        let free = next.into_iter().find(|candidate| !claiming.contains(&candidate.id));
+        if let Some(candidate) = &free {
+            claiming.insert(candidate.id.clone());
+        }
+        Ok(free)
+    }
+
+    fn lease(&self, seeker: &Seeker, candidate: &Candidate) -> Result<TakenRun, PlaneError> {
+        let runner = &*seeker.runner;
+        let (run, epoch) = (&candidate.id, candidate.epoch);
+        let holder =
+            |lease_ms| Holder { id: &runner.id, key: &runner.key, liveness: None, lease_ms };
+        let (lease, secrets, lease_ms) = if seeker.has_leases {
+            (self.plane.lease_to(&holder(LEASE_MS), run, epoch)?, Vec::new(), LEASE_MS)
+        } else {
+            let lease_ms = self.old_lease_ms(run).unwrap_or(OLD_RUNNER_MARGIN_MS);
+            let (lease, secrets) = self.plane.lease_started(&holder(lease_ms), run, epoch)?;
+            self.metrics.add("secrets.released", secrets.len() as u64);
+            (lease, secrets, lease_ms)
+        };
+        let token = self.claim_token(&lease.key, runner, lease_ms);
+        let token = token.map_err(|_| PlaneError::failed("the claim token cannot be signed"))?;
+        let text = leased_text(&lease, &secrets, (token, lease_ms))?;
+        let run = lease.key.clone();
+        self.plane.remember(lease);
+        Ok(TakenRun { run, text })
+    }
+
+    /// How long a runner that never renews may hold a run.
+    fn old_lease_ms(&self, run: &RunId) -> Option<u64> {
+        let row = self.plane.store().run(run).ok()?;
+        let contract = Contract::from_slice(row.contract?.as_bytes()).ok()?;
+        let budget = contract.body().budget.max_duration_min.map(|minutes| minutes * 60_000.0);
+        // A number of minutes beyond u64 saturates, and the contract's own ceiling is lower.
+        let budget = budget.map(|ms| ms as u64);
+        let own = contract.body().execution.as_ref().and_then(|spec| spec.timeout_ms());
+        let takes = own.or(budget).unwrap_or(DEFAULT_TIMEOUT_MS);
+        Some(takes.min(24 * 3_600_000) + OLD_RUNNER_MARGIN_MS)
+    }
+
+    fn put_back(&self, lease: &warrant_protocol::port::LeaseKey) {
+        let handed = random::now()
+            .map_err(HttpError::from)
+            .and_then(|now| Ok(self.plane.hand_back_lease(lease, now)?));
+        if handed.is_ok() {
+            self.tell_queued(&lease.run);
+        }
+    }
+
+    pub(super) fn tell_queued(&self, run: &RunId) {
+        if let Ok(row) = self.plane.store().run(run) {
+            self.queued(&row);
+        }
+    }
+}
+
+/// The answer to a claim, written without copying what is signed.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Leased<'a> {
+    run_id: &'a RunId,
+    contract: &'a Contract,
+    claim_token: String,
+    events: &'a [ChainedEvent],
+    secrets: Vec<serde_json::Value>,
+    epoch: u64,
+    lease_ms: u64,
+    policy_hash: Digest,
+}
+
+fn leased_text(
+    lease: &Lease,
+    secrets: &[SecretValue],
+    (claim_token, lease_ms): (String, u64),
+) -> Result<String, PlaneError> {
+    let leased = Leased {
+        run_id: &lease.key.run,
+        contract: &lease.contract,
+        claim_token,
+        events: lease.chain.events(),
+        secrets: values(secrets),
+        epoch: lease.key.epoch,
+        lease_ms,
+        policy_hash: lease.policy_hash,
+    };
+    serde_json::to_string(&leased).map_err(PlaneError::failed)
+}
+
+fn values(secrets: &[SecretValue]) -> Vec<serde_json::Value> {
+    let value = |secret: &SecretValue| json!({"name": secret.name, "value": secret.value});
+    secrets.iter().map(value).collect()
+}
+
+fn abilities_of(abilities: &RunnerAbilities) -> Abilities {
+    let list = |names: Option<serde_json::Value>| names.map(|names| names.to_string());
+    Abilities {
+        isolations: list(abilities.isolations.as_ref().map(|all| json!(all))),
+        agent_kinds: list(abilities.agent_kinds.as_ref().map(|all| json!(all))),
+        posture: list(abilities.posture.as_ref().map(|all| json!(all))),
+    }
+}
+
+/// `POST /v1/runs/:id/start`.
+pub(super) async fn start(
+    State(service): State<Shared>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Answer {
+    let bytes = runner_body(&service, request).await?;
+    let text = blocking(&service, move |service| {
+        let wish = StartRun::from_value(&body::parse(&bytes)?)?;
+        let opened = service.open_run(&wish.claim_token, &id)?;
+        let started = service.plane.start_lease(&opened.lease, &wish.events)?;
+        service.metrics.count("runs.started");
+        service.metrics.add("secrets.released", started.secrets.len() as u64);
+        service.changes.tell(&opened.lease.run);
+        let secrets = values(&started.secrets);
+        Ok(json!({"events": started.events, "secrets": secrets}).to_string())
+    });
+    Ok(answer::json_text(text.await?))
+}
+
+/// `POST /v1/runs/:id/events`.
+pub(super) async fn append(
+    State(service): State<Shared>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Answer {
+    let bytes = runner_body(&service, request).await?;
+    blocking(&service, move |service| {
+        let wish = AppendEvents::from_value(&body::parse(&bytes)?)?;
+        let opened = service.open_run(&wish.claim_token, &id)?;
+        service.plane.append_events(&opened.lease, &wish.events)?;
+        service.changes.tell(&opened.lease.run);
+        Ok(())
+    })
+    .await?;
+    Ok(answer::json(&json!({"ok": true})))
+}
+
+/// `POST /v1/runs/:id/renew`.
+pub(super) async fn renew(
+    State(service): State<Shared>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Answer {
+    let value = body::json(request, body::STRANGER_BYTES).await?;
+    let wish = RenewLease::from_value(&value)?;
+    let opened = Arc::new(service.open_run(&wish.claim_token, &id)?);
+    let wait = Duration::from_millis(wish.wait_ms.unwrap_or(0)).min(MAX_RENEW_WAIT);
+    let deadline = Instant::now() + wait;
+    // Listening before looking, so that no stop falls in between.
+    let mut changes = service.changes.listen();
+    let mut draining = service.draining.subscribe();
+    loop {
+        let stop = sign_of_life(&service, &opened).await?;
+        let is_over = Instant::now() >= deadline || *draining.borrow_and_update();
+        if stop.is_some() || is_over {
+            return renewed(&service, &opened, stop);
+        }
+        tokio::select! {
+            () = waiting::changed(&mut changes, &opened.lease.run) => {}
+            _ = draining.changed() => {}
+            () = tokio::time::sleep_until(deadline) => {}
+        }
+    }
+}
+
+async fn sign_of_life(
+    service: &Shared,
+    opened: &Arc<Opened>,
+) -> Result<Option<ActorRef>, HttpError> {
+    let opened = Arc::clone(opened);
+    blocking(service, move |service| Ok(service.plane.renew_lease(&opened.lease, LEASE_MS)?)).await
+}
+
+fn renewed(service: &Shared, opened: &Opened, stop: Option<ActorRef>) -> Answer {
+    let directive = if stop.is_some() { Directive::Stop } else { Directive::Continue };
+    let claim_token = service.claim_token(&opened.lease, &opened.runner, LEASE_MS)?;
+    Ok(answer::json(&RenewResult { directive, actor: stop, lease_ms: LEASE_MS, claim_token }))
+}
+
+/// `POST /v1/runs/:id/complete`.
+pub(super) async fn complete(
+    State(service): State<Shared>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Answer {
+    let bytes = runner_body(&service, request).await?;
+    let receipt: Receipt = blocking(&service, move |service| {
+        let wish = CompleteRun::from_value(&body::parse(&bytes)?)?;
+        let opened = service.open_run(&wish.claim_token, &id)?;
+        let runner = &opened.runner;
+        let holder =
+            Holder { id: &runner.id, key: &runner.key, liveness: None, lease_ms: LEASE_MS };
+        let run = &opened.lease.run;
+        let told = (wish.events.as_slice(), &wish.receipt);
+        let receipt = match service.plane.complete_run(&holder, &opened.lease, told) {
+            Ok(receipt) => receipt,
+            Err(PlaneError::Fenced(_)) => return Err(service.late(run)),
+            Err(error) => return Err(error.into()),
+        };
+        let status = receipt.body().status.as_str();
+        service.metrics.count(&format!("runs.completed.{status}"));
+        service.logs.end(run);
+        service.changes.tell(run);
+        Ok(receipt)
+    })
+    .await?;
+    Ok(answer::json(&json!({"receipt": receipt})))
+}
+
+impl PlaneService {
+    /// What a runner is told whose receipt comes when the run is not its any more.
+    fn late(&self, run: &RunId) -> HttpError {
+        match self.plane.store().run(run) {
+            Ok(row) if row.has_receipt => HttpError::fenced(run),
+            Ok(_) => HttpError::fenced(run),
+            Err(error) => error.into(),
+        }
+    }
+}
+
+/// `POST /v1/runs/:id/hand-back`.
+pub(super) async fn hand_back(
+    State(service): State<Shared>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Answer {
+    let value = body::json(request, body::STRANGER_BYTES).await?;
+    let wish = HandBack::from_value(&value)?;
+    let opened = service.open_run(&wish.claim_token, &id)?;
+    blocking(&service, move |service| {
+        let now: Timestamp = random::now()?;
+        service.plane.hand_back_lease(&opened.lease, now)?;
+        service.metrics.count("runs.requeued");
+        service.tell_queued(&opened.lease.run);
+        Ok(())
+    })
+    .await?;
+    Ok(answer::json(&json!({"ok": true})))
+}
+
+/// `POST /v1/runs/:id/logs`: what the program said just now, for whoever watches.
+pub(super) async fn push_log(
+    State(service): State<Shared>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Answer {
+    let peer = peer_of(&request);
+    let token = bearer(request.headers()).ok_or_else(|| service.stranger(peer))?;
+    let opened = service.open_run(token, &id)?;
+    let bytes = body::read(request, 1024 * 1024).await?;
+    let lease = opened.lease.clone();
+    let is_held = blocking(&service, move |service| {
+        Ok(service.plane.store().holds(&lease.run, lease.epoch)?)
+    });
+    if !is_held.await? {
+        return Err(HttpError::fenced(&opened.lease.run));
+    }
+    service.logs.push(&opened.lease.run, &bytes);
+    Ok(answer::json(&json!({"ok": true})))
+}
+
+/// Reads a runner's body. One that brings its claim token in the head as well may be large; of
+/// the others only so much is in memory at once.
+async fn runner_body(service: &Shared, request: Request) -> Result<bytes::Bytes, HttpError> {
+    let is_known = bearer(request.headers()).is_some_and(|token| service.open_claim(token).is_ok());
+    let announced = body::length_of(request.headers()).unwrap_or(body::JSON_BYTES as u64);
+    if is_known || announced <= body::STRANGER_BYTES as u64 {
+        return body::read(request, body::JSON_BYTES).await;
+    }
+    let kib = u32::try_from(announced.min(body::JSON_BYTES as u64) / 1024).unwrap_or(u32::MAX);
+    let Ok(_room) = Arc::clone(&service.strangers).try_acquire_many_owned(kib.max(1)) else {
+        body::drain_body(request.into_body());
+        return Err(HttpError::busy());
+    };
+    body::read(request, body::JSON_BYTES).await
+}

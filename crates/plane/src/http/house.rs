@@ -1,0 +1,204 @@
+//! The plane about itself: health, readiness, metrics, policy, secrets.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use hyper::StatusCode;
+use hyper::header::{HeaderValue, LOCATION};
+use serde_json::{Value, json};
+use warrant_policy::snapshot::{DOCUMENT_ONLY, PolicySnapshot, PolicyText};
+use warrant_protocol::SecretName;
+use warrant_protocol::wire::{PolicyUpload, SetSecret};
+
+use super::error::HttpError;
+use super::metrics::Gauge;
+use super::policy_shelf::PolicyShelf;
+use super::registry::Capability;
+use super::service::{PlaneService, Shared, blocking};
+use super::{answer, body, peer_of};
+use crate::random;
+use crate::store::PolicyRow;
+
+type Answer = Result<Response, HttpError>;
+
+/// `GET /`.
+pub(super) async fn root() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::FOUND;
+    response.headers_mut().insert(LOCATION, HeaderValue::from_static("/ui/"));
+    response
+}
+
+/// `GET /v1/health`.
+pub(super) async fn health() -> Response {
+    answer::json(&json!({"ok": true, "service": "warrant-plane"}))
+}
+
+/// `GET /v1/ready`: whether the store answers and nobody is going down.
+pub(super) async fn ready(State(service): State<Shared>) -> Response {
+    let is_draining = *service.draining.borrow();
+    let looked = blocking(&service, |service| Ok(service.plane.store().policy()?)).await;
+    let is_ready = looked.is_ok() && !is_draining;
+    let mut response = answer::json(&json!({"ready": is_ready}));
+    if !is_ready {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    response
+}
+
+/// `GET /v1/metrics`.
+pub(super) async fn metrics(State(service): State<Shared>, request: Request) -> Answer {
+    service.admit((request.headers(), peer_of(&request)), Capability::PolicyRead)?;
+    Ok(answer::json(&json!({"metrics": service.metrics.all()})))
+}
+
+/// `GET /metrics`, as Prometheus reads it.
+pub(super) async fn prometheus(State(service): State<Shared>, request: Request) -> Answer {
+    service.admit((request.headers(), peer_of(&request)), Capability::PolicyRead)?;
+    let text = blocking(&service, |service| {
+        let queued = service.plane.store().queued_by_pool()?;
+        let leased = service.plane.store().leased_remotely()?.len() as u64;
+        let gauges = [
+            Gauge {
+                name: "runs_queued",
+                help: "Runs that wait for a runner.",
+                values: queued
+                    .into_iter()
+                    .map(|(pool, count)| (Some(("pool", pool)), count))
+                    .collect(),
+            },
+            Gauge {
+                name: "runs_leased",
+                help: "Runs that runners hold.",
+                values: vec![(None, leased)],
+            },
+            Gauge {
+                name: "claims_waiting",
+                help: "Runners that wait for work.",
+                values: vec![(None, service.waiters.count() as u64)],
+            },
+            Gauge {
+                name: "runners",
+                help: "Runners that are enrolled.",
+                values: vec![(None, service.registry.runners().len() as u64)],
+            },
+        ];
+        Ok(service.metrics.prometheus(&gauges))
+    });
+    Ok(answer::typed("text/plain; version=0.0.4", Body::from(text.await?)))
+}
+
+/// `GET /v1/policy`.
+pub(super) async fn policy(State(service): State<Shared>, request: Request) -> Answer {
+    service.admit((request.headers(), peer_of(&request)), Capability::PolicyRead)?;
+    let Some(policy) = service.policy() else {
+        return Err(HttpError::missing("no policy is in force, so nothing runs"));
+    };
+    Ok(answer::json(&json!({
+        "policy": policy.document().raw(),
+        "policyHash": policy.hash(),
+        "rules": policy.rules_text(),
+    })))
+}
+
+/// `GET /v1/policy/history`.
+pub(super) async fn policy_history(State(service): State<Shared>, request: Request) -> Answer {
+    service.admit((request.headers(), peer_of(&request)), Capability::PolicyRead)?;
+    let rows = blocking(&service, |service| Ok(service.plane.store().policy_history()?)).await?;
+    let entry = |row: &PolicyRow| {
+        let body: Value = serde_json::from_str(&row.body).unwrap_or(Value::Null);
+        json!({
+            "policyHash": row.hash,
+            "setBy": row.set_by,
+            "createdAt": row.created_at,
+            "policy": body.get("document"),
+            "rules": body.get("rules"),
+        })
+    };
+    let all: Vec<Value> = rows.iter().map(entry).collect();
+    Ok(answer::json(&json!({"policies": all})))
+}
+
+/// `PUT /v1/policy`.
+pub(super) async fn set_policy(State(service): State<Shared>, request: Request) -> Answer {
+    let caller =
+        service.admit((request.headers(), peer_of(&request)), Capability::PrincipalsManage)?;
+    let bytes = body::read(request, 4 * 1024 * 1024).await?;
+    let hash = blocking(&service, move |service| {
+        let upload = PolicyUpload::from_value(&body::parse(&bytes)?)?;
+        let document = upload.document.to_string();
+        let rules = upload.rules.as_deref().unwrap_or(DOCUMENT_ONLY);
+        let examples = upload.examples.as_deref().unwrap_or_default();
+        let text = PolicyText { document: &document, rules, examples };
+        let policy = PolicySnapshot::load(text)
+            .map_err(|error| HttpError::bad_request(format!("the policy is refused: {error}")))?;
+        PolicyShelf::of(service.plane.home().root()).write(&text)?;
+        service.enforce(policy, &caller.actor.label())
+    });
+    Ok(answer::json(&json!({"policyHash": hash.await?})))
+}
+
+impl PlaneService {
+    /// Puts a policy in force and records it.
+    pub(super) fn enforce(
+        &self,
+        policy: PolicySnapshot,
+        set_by: &str,
+    ) -> Result<warrant_protocol::Digest, HttpError> {
+        let hash = policy.hash();
+        let recorded = self.record_policy(&policy, set_by);
+        recorded.map_err(|error| HttpError::internal(&error))?;
+        self.set_policy(Arc::new(policy));
+        tracing::info!(policy.hash = %hash, "policy {hash} is in force, set by {set_by}");
+        Ok(hash)
+    }
+}
+
+/// `GET /v1/secrets`: names, never values.
+pub(super) async fn secrets(State(service): State<Shared>, request: Request) -> Answer {
+    service.admit((request.headers(), peer_of(&request)), Capability::PrincipalsManage)?;
+    let all = blocking(&service, |service| Ok(service.plane.secrets().list()?)).await?;
+    let entry = |secret: &crate::secrets::SecretEntry| json!({"name": secret.name, "updatedAt": secret.updated_at});
+    let all: Vec<Value> = all.iter().map(entry).collect();
+    Ok(answer::json(&json!({"secrets": all})))
+}
+
+/// `PUT /v1/secrets/:name`.
+pub(super) async fn set_secret(
+    State(service): State<Shared>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Answer {
+    service.admit((request.headers(), peer_of(&request)), Capability::PrincipalsManage)?;
+    let name = secret_name(&name)?;
+    let value = body::json(request, body::STRANGER_BYTES * 4).await?;
+    let wish = SetSecret::from_value(&value)?;
+    blocking(&service, move |service| {
+        service.plane.secrets().set(&name, &wish.value, random::now()?)?;
+        Ok(answer::json(&json!({"name": name})))
+    })
+    .await
+}
+
+/// `DELETE /v1/secrets/:name`.
+pub(super) async fn remove_secret(
+    State(service): State<Shared>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Answer {
+    service.admit((request.headers(), peer_of(&request)), Capability::PrincipalsManage)?;
+    let name = secret_name(&name)?;
+    blocking(&service, move |service| {
+        service.plane.secrets().remove(&name)?;
+        Ok(answer::json(&json!({"name": name, "removed": true})))
+    })
+    .await
+}
+
+fn secret_name(name: &str) -> Result<SecretName, HttpError> {
+    name.parse().map_err(|error: warrant_protocol::InvalidName| {
+        HttpError::bad_request(format!("the secret's name: {error}"))
+    })
+}

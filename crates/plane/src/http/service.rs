@@ -1,0 +1,462 @@
+//! The plane as a service: what every handler works with.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hyper::HeaderMap;
+use hyper::header::AUTHORIZATION;
+use thiserror::Error;
+use tokio::sync::{Semaphore, watch};
+use warrant_policy::PolicySnapshot;
+use warrant_policy::facts::{History, Surroundings};
+use warrant_protocol::claim::{Claim, InvalidClaim};
+use warrant_protocol::port::LeaseKey;
+use warrant_protocol::request::WorkspaceMode;
+use warrant_protocol::wire::TOKEN_BEYOND_LEASE_MS;
+use warrant_protocol::{Digest, Isolation, PrincipalId, RunId, RunRequest, Timestamp};
+
+use super::error::HttpError;
+use super::limits::{Buckets, Failures};
+use super::logs::LiveLogs;
+use super::metrics::Metrics;
+use super::policy_shelf::PolicyShelf;
+use super::registry::{Capability, Principal, Registry, Runner};
+use super::settings::{Limits, Settings};
+use super::tokens::TokenCache;
+use super::waiting::{Changes, Waiters, Wanted, going_down};
+use crate::embedded::{EmbeddedError, EmbeddedPlane};
+use crate::home::Home;
+use crate::judge::{judge, no_policy_hash};
+use crate::notary::Judgment;
+use crate::random;
+use crate::store::{BLOB_GRACE_MS, PolicyRow, PrincipalRow, RunRow, StoreError, Swept};
+
+/// How often the plane looks for leases that ran out and for what others queued.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// How much of bodies whose sender is not known yet may be in memory at once, in KiB.
+const STRANGER_KIB: usize = 64 * 1024;
+
+/// The plane as a service. Handlers share one.
+pub struct PlaneService {
+    pub(crate) plane: EmbeddedPlane,
+    pub(crate) settings: Settings,
+    pub(crate) limits: Limits,
+    pub(crate) registry: Registry,
+    pub(crate) waiters: Waiters,
+    pub(crate) changes: Changes,
+    pub(crate) logs: LiveLogs,
+    pub(crate) metrics: Metrics,
+    pub(crate) failures: Failures,
+    pub(crate) buckets: Buckets<String>,
+    pub(crate) strangers: Arc<Semaphore>,
+    pub(crate) tokens: TokenCache,
+    pub(crate) draining: watch::Sender<bool>,
+    /// Runs that a claim is taking in this moment, so that two never fight for one.
+    pub(crate) claiming: Mutex<HashSet<RunId>>,
+    policy: RwLock<Option<Arc<PolicySnapshot>>>,
+    /// When the policy that was last looked at was put in the home.
+    policy_read: Mutex<Option<SystemTime>>,
+}
+
+/// One service, shared.
+pub type Shared = Arc<PlaneService>;
+
+impl std::fmt::Debug for PlaneService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PlaneService({})", self.plane.home().root().display())
+    }
+}
+
+/// Why the plane cannot serve.
+#[derive(Debug, Error)]
+pub enum ServiceError {
+    /// The plane cannot be opened.
+    #[error(transparent)]
+    Plane(#[from] EmbeddedError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The policy in the home is broken.
+    #[error("the policy is broken, so nothing runs")]
+    Policy(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The system refused.
+    #[error("the system has no randomness or no clock")]
+    System(#[from] std::io::Error),
+}
+
+impl PlaneService {
+    /// Opens the plane of a home to serve others, under the policy that lies in the home.
+    /// Without one everything is denied.
+    ///
+    /// # Errors
+    /// [`ServiceError`] when the store or the policy cannot be used.
+    pub fn open(home: Home, settings: Settings) -> Result<Self, ServiceError> {
+        let shelf = PolicyShelf::of(home.root());
+        let policy_read = shelf.changed_at();
+        let policy = match policy_read {
+            None => None,
+            Some(_) => Some(shelf.load().map_err(ServiceError::Policy)?),
+        };
+        let policy_hash = policy.as_ref().map_or_else(no_policy_hash, PolicySnapshot::hash);
+        let plane = EmbeddedPlane::open_service(home, policy_hash)?;
+        let limits = settings.limits.unwrap_or_default();
+        let service = Self {
+            plane,
+            limits,
+            registry: Registry::default(),
+            waiters: Waiters::default(),
+            changes: Changes::new(),
+            logs: LiveLogs::default(),
+            metrics: Metrics::default(),
+            failures: Failures::default(),
+            buckets: Buckets::new(limits.requests_per_second, limits.request_burst),
+            strangers: Arc::new(Semaphore::new(STRANGER_KIB)),
+            tokens: TokenCache::default(),
+            draining: watch::Sender::new(false),
+            claiming: Mutex::default(),
+            policy: RwLock::new(None),
+            policy_read: Mutex::new(policy_read),
+            settings,
+        };
+        service.bootstrap()?;
+        if let Some(policy) = policy {
+            service.record_policy(&policy, "file")?;
+            service.set_policy(Arc::new(policy));
+        }
+        Ok(service)
+    }
+
+    /// Returns the plane.
+    #[must_use]
+    pub const fn plane(&self) -> &EmbeddedPlane {
+        &self.plane
+    }
+
+    /// Returns the settings.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Tells everyone who waits that the plane is going down: claims and streams end now.
+    pub fn drain(&self) {
+        self.draining.send_replace(true);
+    }
+
+    /// Makes or updates the two principals whose tokens are in the settings.
+    fn bootstrap(&self) -> Result<(), ServiceError> {
+        let first = [
+            ("admin", "admin", "human", &self.settings.admin_token),
+            ("bootstrap-enroller", "enroller", "service", &self.settings.enroll_token),
+        ];
+        for (name, role, kind, token) in first {
+            let token_hash = Digest::of(token.as_bytes());
+            let row = PrincipalRow {
+                id: PrincipalId::from_random(random::bytes()?).to_string(),
+                name: name.to_owned(),
+                role: role.to_owned(),
+                kind: kind.to_owned(),
+                groups: "[]".to_owned(),
+                token_hash,
+                created_at: random::now()?,
+                revoked_at: None,
+            };
+            if !self.plane.store().add_principal(row)? {
+                self.plane.store().set_principal_token(name, token_hash)?;
+            }
+        }
+        self.reload_registry()?;
+        Ok(())
+    }
+
+    /// Reads everyone with a token again.
+    pub(crate) fn reload_registry(&self) -> Result<(), StoreError> {
+        let groups = self.registry.reload(self.plane.store())?;
+        self.plane.set_groups(groups);
+        Ok(())
+    }
+
+    /// Returns the policy in force.
+    pub(crate) fn policy(&self) -> Option<Arc<PolicySnapshot>> {
+        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Puts a policy in force.
+    pub(crate) fn set_policy(&self, policy: Arc<PolicySnapshot>) {
+        let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        self.plane.set_policy_hash(policy.hash());
+        *current = Some(policy);
+    }
+
+    /// Writes a policy into the history.
+    pub(crate) fn record_policy(
+        &self,
+        policy: &PolicySnapshot,
+        set_by: &str,
+    ) -> Result<(), ServiceError> {
+        let body = serde_json::json!({
+            "document": policy.document().raw(),
+            "rules": policy.rules_text(),
+        });
+        Ok(self.plane.store().set_policy(PolicyRow {
+            hash: policy.hash(),
+            body: body.to_string(),
+            set_by: set_by.to_owned(),
+            created_at: random::now()?,
+        })?)
+    }
+
+    /// Puts the policy in force that somebody laid into the home meanwhile. A broken one changes
+    /// nothing: the one in force stays.
+    fn look_at_policy(&self) -> Result<(), ServiceError> {
+        let shelf = PolicyShelf::of(self.plane.home().root());
+        let changed_at = shelf.changed_at();
+        let mut read = self.policy_read.lock().unwrap_or_else(PoisonError::into_inner);
+        if changed_at.is_none() || *read == changed_at {
+            return Ok(());
+        }
+        *read = changed_at;
+        let policy = shelf.load().map_err(ServiceError::Policy)?;
+        if self.policy().is_some_and(|current| current.hash() == policy.hash()) {
+            return Ok(());
+        }
+        self.record_policy(&policy, "file")?;
+        tracing::info!(policy.hash = %policy.hash(), "another policy lies in the home; it is in force");
+        self.set_policy(Arc::new(policy));
+        Ok(())
+    }
+
+    /// Has a request judged by the policy in force. `request` names who was authenticated.
+    pub(crate) fn judge(&self, request: &RunRequest, now: Timestamp) -> Judgment {
+        let around = Surroundings {
+            requester: request.requested_by.label(),
+            program: None,
+            // What the contract will say where the request is silent.
+            isolation: request.isolation.unwrap_or(Isolation::Process),
+            mode: request.mode.unwrap_or(WorkspaceMode::Overlay),
+            image: None,
+            accepted_evidence: std::collections::BTreeMap::new(),
+            data_classes: std::collections::BTreeSet::new(),
+            history: History { run_execs: 0, denies_10m: 0, spent_cents: 0 },
+            now_ms: now.unix_ms(),
+            approvals: Vec::new(),
+        };
+        judge(self.policy().as_deref(), request, around)
+    }
+
+    /// Lets a caller in that may do `wanted`.
+    ///
+    /// Order of checks: token, role, rate. A wrong token is refused more briefly when its
+    /// address has brought many; a right one never suffers from its neighbors.
+    pub(crate) fn admit(
+        &self,
+        (headers, peer): (&HeaderMap, IpAddr),
+        wanted: Capability,
+    ) -> Result<Arc<Principal>, HttpError> {
+        let principal = bearer(headers).and_then(|token| self.registry.principal(token));
+        let Some(principal) = principal else { return Err(self.stranger(peer)) };
+        if !principal.may(wanted) {
+            return Err(HttpError::lacks_role());
+        }
+        if !self.buckets.take(&principal.id, Instant::now()) {
+            return Err(HttpError::rate_limited());
+        }
+        Ok(principal)
+    }
+
+    /// Counts a wrong token and returns what its bearer is told.
+    pub(crate) fn stranger(&self, peer: IpAddr) -> HttpError {
+        self.metrics.count("auth.failed");
+        if self.failures.count(peer, Instant::now()) {
+            HttpError::locked_out()
+        } else {
+            HttpError::unauthorized()
+        }
+    }
+
+    /// Returns what a claim token opens, and for whom.
+    pub(crate) fn open_claim(&self, token: &str) -> Result<Opened, HttpError> {
+        let now = random::now()?;
+        let claim = match self.tokens.known(token, now) {
+            Some(claim) => claim,
+            None => {
+                let key = self.plane.home().plane_key().public();
+                let claim = Claim::from_token(token, key, now)?;
+                self.tokens.keep(token, &claim);
+                claim
+            }
+        };
+        let runner = self.registry.runner(&claim.runner_id);
+        let runner = runner.ok_or(InvalidClaim::RunnerMismatch)?;
+        if runner.is_revoked {
+            return Err(HttpError::not_accepted("the runner was sent away"));
+        }
+        let epoch = claim.epoch.ok_or(InvalidClaim::RunnerMismatch)?;
+        runner.seen(now);
+        Ok(Opened { lease: LeaseKey { run: claim.run_id, epoch }, runner })
+    }
+
+    /// Returns what a claim token opens after checking that it opens `run`.
+    pub(crate) fn open_run(&self, token: &str, run: &str) -> Result<Opened, HttpError> {
+        let opened = self.open_claim(token)?;
+        if opened.lease.run.as_str() != run {
+            return Err(InvalidClaim::RunMismatch.into());
+        }
+        Ok(opened)
+    }
+
+    /// Returns a claim token for a lease that lasts `lease_ms`.
+    pub(crate) fn claim_token(
+        &self,
+        lease: &LeaseKey,
+        runner: &Runner,
+        lease_ms: u64,
+    ) -> Result<String, HttpError> {
+        let claim = Claim {
+            run_id: lease.run.clone(),
+            runner_id: runner.id.clone(),
+            nonce: URL_SAFE_NO_PAD.encode(random::bytes::<16>()?),
+            exp: random::now()?.plus_ms(lease_ms + TOKEN_BEYOND_LEASE_MS),
+            epoch: Some(lease.epoch),
+        };
+        let token = claim.to_token(self.plane.home().plane_key());
+        let token = token.map_err(|error| HttpError::internal(&error))?;
+        self.tokens.keep(&token, &claim);
+        Ok(token)
+    }
+
+    /// Tells whoever waits that a run is in the queue.
+    pub(crate) fn queued(&self, row: &RunRow) {
+        let posture: Vec<String> = row
+            .contract
+            .as_deref()
+            .filter(|contract| contract.contains("\"requiredPosture\""))
+            .and_then(|contract| serde_json::from_str::<serde_json::Value>(contract).ok())
+            .and_then(|contract| {
+                serde_json::from_value(contract.get("requiredPosture")?.clone()).ok()
+            })
+            .unwrap_or_default();
+        self.waiters.wake_one(&Wanted {
+            pool: &row.pool,
+            isolation: row.isolation.as_deref().unwrap_or(Isolation::Process.as_str()),
+            agent_kind: &row.agent_kind,
+            posture: &posture,
+        });
+        self.changes.tell(&row.id);
+    }
+
+    /// Ends leases that ran out and questions nobody answered; wakes whoever can go on.
+    pub(crate) fn sweep(&self) -> Result<(), EmbeddedError> {
+        if let Err(error) = self.look_at_policy() {
+            tracing::error!(error = %error, "the policy in the home is refused; the old one stays");
+        }
+        let now = random::now()?;
+        let is_gone = |id: &str| {
+            let runner = id.parse().ok().and_then(|id| self.registry.runner(&id));
+            runner.is_none_or(|runner| runner.is_revoked)
+        };
+        let reaped = self.plane.reap_leases(now, is_gone)?;
+        for run in &reaped.lost {
+            tracing::warn!(run.id = %run, "the runner of {run} is gone; sealed as lost");
+            self.metrics.count("runs.lost");
+            self.changes.tell(run);
+        }
+        for run in &reaped.requeued {
+            tracing::warn!(run.id = %run, "the lease of {run} ended before it started; queued again");
+            self.metrics.count("runs.requeued");
+            self.changes.tell(run);
+        }
+        for (pool, _) in self.plane.store().queued_by_pool()? {
+            self.waiters.wake_pool(&pool);
+        }
+        Ok(())
+    }
+
+    /// Removes what the policy says need not be kept any longer.
+    ///
+    /// # Errors
+    /// [`ServiceError`] when the store failed.
+    pub fn sweep_retention(&self, now: Timestamp) -> Result<Swept, ServiceError> {
+        let Some(policy) = self.policy() else { return Ok(Swept::default()) };
+        let days = policy.document().body().retention.receipts_days;
+        let ago = |ms: u64| Timestamp::from_unix_ms(now.unix_ms().saturating_sub(ms));
+        let (Ok(ended_before), Ok(stored_before)) = (ago(days_ms(days)), ago(BLOB_GRACE_MS)) else {
+            return Ok(Swept::default());
+        };
+        let runs = self.plane.store().sweep_runs(ended_before)?;
+        let blobs = self.plane.store().sweep_blobs(stored_before)?;
+        if runs + blobs > 0 {
+            tracing::info!(runs, blobs, "retention removed {runs} runs and {blobs} blobs");
+        }
+        Ok(Swept { runs, blobs })
+    }
+
+    /// Seals questions and contracts whose time is over.
+    pub(crate) fn sweep_slowly(&self) -> Result<(), EmbeddedError> {
+        for run in self.plane.seal_lost()? {
+            self.changes.tell(&run);
+        }
+        Ok(())
+    }
+}
+
+const fn days_ms(days: u64) -> u64 {
+    days.saturating_mul(24 * 3_600_000)
+}
+
+/// Looks after leases until the plane goes down.
+pub async fn keep_house(service: Shared) {
+    let mut ticks = tokio::time::interval(SWEEP);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut draining = service.draining.subscribe();
+    let mut count: u32 = 0;
+    loop {
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = going_down(&mut draining) => return,
+        }
+        count = count.wrapping_add(1);
+        let is_slow_turn = count.is_multiple_of(15);
+        let is_retention_turn = count.is_multiple_of(3600);
+        let swept = blocking(&service, move |service| {
+            service.sweep()?;
+            if is_slow_turn {
+                service.sweep_slowly()?;
+            }
+            if is_retention_turn {
+                let swept = service.sweep_retention(random::now()?);
+                swept.map_err(|error| HttpError::internal(&error))?;
+            }
+            Ok(())
+        });
+        // It was logged; the next sweep tries again.
+        let _ = swept.await;
+    }
+}
+
+/// What a claim token opens.
+pub(crate) struct Opened {
+    pub(crate) lease: LeaseKey,
+    pub(crate) runner: Arc<Runner>,
+}
+
+/// Returns the bearer token of a request; the prefix is exact.
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    value.strip_prefix("Bearer ").filter(|token| !token.is_empty())
+}
+
+/// Does work that waits for the disk, on a thread that may.
+pub(crate) async fn blocking<T: Send + 'static>(
+    service: &Shared,
+    work: impl FnOnce(&PlaneService) -> Result<T, HttpError> + Send + 'static,
+) -> Result<T, HttpError> {
+    let service = Arc::clone(service);
+    let done = tokio::task::spawn_blocking(move || work(&service)).await;
+    done.unwrap_or_else(|_| Err(HttpError::interrupted()))
+}

@@ -1,0 +1,197 @@
+//! `config.json` of a home: where the plane listens, its first tokens, and what it lets old
+//! clients do. The file is the reference's, with members of ours; it is readable by its owner
+//! alone, because it holds tokens.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::{files, random};
+
+/// The port of a plane unless somebody says otherwise.
+pub const DEFAULT_PORT: u16 = 7172;
+
+const VERSION: &str = "warrant.config.v2";
+
+/// What `config.json` says.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Settings {
+    version: String,
+    /// Where clients find the plane.
+    pub plane_url: String,
+    /// The port it listens on.
+    pub port: u16,
+    /// The address it listens on.
+    pub host: String,
+    /// The token of the principal `admin`.
+    pub admin_token: String,
+    /// The token of the principal `bootstrap-enroller`.
+    pub enroll_token: String,
+    /// Who asks, for clients of the reference; the plane itself never reads it.
+    pub requested_by: String,
+    /// What old clients may do. Ours.
+    #[serde(default, skip_serializing_if = "Compat::is_strict")]
+    pub compat: Compat,
+    /// How much callers may ask for. Ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    /// Whose identity tokens count for approvals. Ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idp: Option<IdpSettings>,
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "<settings of the plane at {}>", self.plane_url)
+    }
+}
+
+/// What old clients may do that ours need not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Compat {
+    /// Read blobs without a token, as the reference's runner does.
+    #[serde(default, alias = "open_blob_reads")]
+    pub open_blob_reads: bool,
+}
+
+impl Compat {
+    const fn is_strict(&self) -> bool {
+        !self.open_blob_reads
+    }
+}
+
+/// How much callers may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Limits {
+    /// Requests per second of one principal.
+    pub requests_per_second: u32,
+    /// Requests of one principal at once.
+    pub request_burst: u32,
+    /// The largest blob.
+    pub blob_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            requests_per_second: 2_000,
+            request_burst: 4_000,
+            blob_bytes: 4 * 1024 * 1024 * 1024,
+        }
+    }
+}
+
+/// An identity provider whose keys are pinned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IdpSettings {
+    /// Who must have issued a token.
+    pub issuer: String,
+    /// For whom it must be.
+    pub audience: String,
+    /// The provider's keys.
+    pub jwks: serde_json::Value,
+    /// Whether approvals count only with a token of the provider.
+    #[serde(default)]
+    pub required: bool,
+}
+
+/// Why the settings cannot be used.
+#[derive(Debug, Error)]
+pub enum SettingsError {
+    /// The file system refused, or others could change the file.
+    #[error("cannot use {path}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        cause: io::Error,
+    },
+    /// The file says something else.
+    #[error("{path} is no configuration: {detail}")]
+    Content {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+}
+
+impl Settings {
+    /// Returns the settings of a home and whether they were made just now.
+    ///
+    /// # Errors
+    /// [`SettingsError`] when they cannot be read or made.
+    pub fn open(home: &Path) -> Result<(Self, bool), SettingsError> {
+        let path = home.join("config.json");
+        let at = |cause| SettingsError::File { path: path.clone(), cause };
+        if let Some(settings) = Self::read(&path)? {
+            return Ok((settings, false));
+        }
+        let fresh = Self::fresh().map_err(at)?;
+        let text = serde_json::to_string_pretty(&fresh).map_err(|cause| {
+            SettingsError::Content { path: path.clone(), detail: cause.to_string() }
+        })?;
+        files::create_private(&path, text.as_bytes()).map_err(at)?;
+        // Another process may have been faster; then its tokens count.
+        match Self::read(&path)? {
+            Some(settings) => {
+                let is_ours = settings.admin_token == fresh.admin_token;
+                Ok((settings, is_ours))
+            }
+            None => Ok((fresh, true)),
+        }
+    }
+
+    /// Returns settings with fresh tokens.
+    ///
+    /// # Errors
+    /// The system's error when it has no randomness.
+    pub fn fresh() -> io::Result<Self> {
+        Ok(Self {
+            version: VERSION.to_owned(),
+            plane_url: format!("http://127.0.0.1:{DEFAULT_PORT}"),
+            port: DEFAULT_PORT,
+            host: "127.0.0.1".to_owned(),
+            admin_token: fresh_token()?,
+            enroll_token: fresh_token()?,
+            requested_by: "operator".to_owned(),
+            compat: Compat::default(),
+            limits: None,
+            idp: None,
+        })
+    }
+
+    fn read(path: &Path) -> Result<Option<Self>, SettingsError> {
+        let at = |cause| SettingsError::File { path: path.to_owned(), cause };
+        let Some(content) = files::read_if_present(path).map_err(at)? else { return Ok(None) };
+        // SECURITY: whoever can write here could make themselves admin.
+        files::check_private(path).map_err(at)?;
+        let wrong = |detail: String| SettingsError::Content { path: path.to_owned(), detail };
+        let settings: Self =
+            serde_json::from_slice(&content).map_err(|cause| wrong(cause.to_string()))?;
+        if settings.version != VERSION {
+            return Err(wrong(format!("its version is not {VERSION}")));
+        }
+        if settings.admin_token.len() < 16 || settings.enroll_token.len() < 16 {
+            return Err(wrong("tokens have at least 16 characters".to_owned()));
+        }
+        Ok(Some(settings))
+    }
+}
+
+/// Returns a fresh token: 32 random bytes.
+///
+/// # Errors
+/// The system's error when it has no randomness.
+pub fn fresh_token() -> io::Result<String> {
+    Ok(URL_SAFE_NO_PAD.encode(random::bytes::<32>()?))
+}

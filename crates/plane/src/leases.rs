@@ -1,0 +1,401 @@
+//! Leases: what a runner may do with a run it holds, whoever the runner is.
+//!
+//! The runner in this process and runners behind HTTP come through here. Every write carries
+//! the number of its lease; the store decides whether that lease still holds. Contract and chain
+//! of a run on its way are kept in memory, so that an append costs what it adds.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use warrant_protocol::event::FailureClass;
+use warrant_protocol::port::{Lease, LeaseKey, PlaneError, SecretValue, Started};
+use warrant_protocol::receipt::ReceiptStatus;
+use warrant_protocol::request::{ActorKind, ActorRef};
+use warrant_protocol::{
+    Chain, ChainedEvent, Contract, Event, PublicKey, Receipt, RunId, RunState, RunnerId, Sealer,
+    Signer, Timestamp, fold,
+};
+
+use crate::embedded::EmbeddedPlane;
+use crate::notary::rows;
+use crate::secrets::SecretsError;
+use crate::store::{Completion, Durability, EventRow, Owner, StoreError};
+use crate::{authorship, random};
+
+/// How many runs on their way are kept in memory; the rest is read from the store.
+const MAX_UNDERWAY: usize = 4096;
+
+/// The runner that takes or holds a lease.
+#[derive(Debug, Clone, Copy)]
+pub struct Holder<'a> {
+    /// Its id.
+    pub id: &'a RunnerId,
+    /// Its key.
+    pub key: &'a PublicKey,
+    /// The name under which its life can be checked, on this machine.
+    pub liveness: Option<&'a str>,
+    /// How long its lease lasts.
+    pub lease_ms: u64,
+}
+
+/// Contract and chain of a run on its way.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) epoch: u64,
+    pub(crate) contract: Contract,
+    pub(crate) chain: Chain,
+}
+
+pub(crate) type Underway = Mutex<HashMap<RunId, Held>>;
+
+impl EmbeddedPlane {
+    /// Leases one queued run; `epoch` is the number of its last lease.
+    ///
+    /// # Errors
+    /// [`PlaneError::Fenced`] when it is not queued any more.
+    pub fn lease_to(
+        &self,
+        holder: &Holder<'_>,
+        run: &RunId,
+        epoch: u64,
+    ) -> Result<Lease, PlaneError> {
+        let now = random::now().map_err(PlaneError::failed)?;
+        let last = LeaseKey { run: run.clone(), epoch };
+        let Held { contract, mut chain, .. } = self.take_held(&last)?;
+        let claimed = claimed_by(holder, epoch + 1);
+        let event = chain.append(now, &claimed).map_err(PlaneError::failed)?.clone();
+        let owner = Owner {
+            liveness: holder.liveness.map(ToOwned::to_owned),
+            runner: holder.id.to_string(),
+            at: now,
+            lease_until: now.plus_ms(holder.lease_ms),
+            // Nothing has happened yet: if power is cut now, nothing is missed.
+            durability: Durability::WithNext,
+        };
+        self.store().claim(run, epoch, (owner, rows(&[event]))).map_err(store_error(run))?;
+        let key = LeaseKey { run: run.clone(), epoch: epoch + 1 };
+        Ok(Lease { key, contract, chain, policy_hash: self.policy_hash() })
+    }
+
+    /// Leases one queued run to a runner that will not say when it starts: the lease is the
+    /// start, and the secrets come with it.
+    ///
+    /// # Errors
+    /// [`PlaneError::Refused`] when the run may not start any more; it is still queued.
+    pub fn lease_started(
+        &self,
+        holder: &Holder<'_>,
+        run: &RunId,
+        epoch: u64,
+    ) -> Result<(Lease, Vec<SecretValue>), PlaneError> {
+        let now = random::now().map_err(PlaneError::failed)?;
+        let Held { contract, chain, .. } = self.take_held(&LeaseKey { run: run.clone(), epoch })?;
+        let secrets = self.release(&contract, now)?;
+        let key = LeaseKey { run: run.clone(), epoch: epoch + 1 };
+        let owner = Owner {
+            liveness: holder.liveness.map(ToOwned::to_owned),
+            runner: holder.id.to_string(),
+            at: now,
+            lease_until: now.plus_ms(holder.lease_ms),
+            durability: Durability::Now,
+        };
+        let claimed = claimed_by(holder, key.epoch);
+        let start = StartEvents::of(&contract, &key, chain, now);
+        let extended = Arc::clone(&start.extended);
+        let build = move |lamport| start.build(Some(&claimed), Vec::new(), lamport);
+        self.store().claim_started(&key, owner, build).map_err(store_error(run))?;
+        let (chain, _) = take_extended(&extended)?;
+        Ok((Lease { key, contract, chain, policy_hash: self.policy_hash() }, secrets))
+    }
+
+    /// Records the runner's events so far and that the run starts now, durably, and only then
+    /// hands the secrets over.
+    ///
+    /// # Errors
+    /// [`PlaneError::Refused`] when the run may not start any more.
+    pub fn start_lease(
+        &self,
+        lease: &LeaseKey,
+        events: &[ChainedEvent],
+    ) -> Result<Started, PlaneError> {
+        let now = random::now().map_err(PlaneError::failed)?;
+        let mut held = self.take_held(lease)?;
+        extend(&mut held.chain, events)?;
+        let secrets = self.release(&held.contract, now)?;
+        let start = StartEvents::of(&held.contract, lease, held.chain, now);
+        let extended = Arc::clone(&start.extended);
+        let runner_rows = rows(events);
+        let build = move |lamport| start.build(None, runner_rows, lamport);
+        self.store().start(lease, now, build).map_err(store_error(&lease.run))?;
+        let (chain, events) = take_extended(&extended)?;
+        let (epoch, contract) = (lease.epoch, held.contract);
+        self.keep_held(&lease.run, Held { epoch, contract, chain });
+        // SECURITY: only now, after the start is durable, do the values leave.
+        Ok(Started { events, secrets })
+    }
+
+    /// Records further events of the runner. The same events again are no change.
+    ///
+    /// # Errors
+    /// [`PlaneError`] when the events do not follow or the lease is over.
+    pub fn append_events(
+        &self,
+        lease: &LeaseKey,
+        events: &[ChainedEvent],
+    ) -> Result<(), PlaneError> {
+        let mut held = self.take_held(lease)?;
+        extend(&mut held.chain, events)?;
+        let durability = if self.is_service() { Durability::Now } else { Durability::WithNext };
+        self.store()
+            .append_with(durability, lease, rows(events))
+            .map_err(store_error(&lease.run))?;
+        self.keep_held(&lease.run, held);
+        Ok(())
+    }
+
+    /// Extends a lease; returns who wants the run stopped, if somebody does.
+    ///
+    /// # Errors
+    /// [`PlaneError::Fenced`] when the lease is over.
+    pub fn renew_lease(
+        &self,
+        lease: &LeaseKey,
+        lease_ms: u64,
+    ) -> Result<Option<ActorRef>, PlaneError> {
+        let until = random::now().map_err(PlaneError::failed)?.plus_ms(lease_ms);
+        let stop = self.store().renew(&lease.run, lease.epoch, until);
+        let stop = stop.map_err(store_error(&lease.run))?;
+        Ok(stop.map(|label| actor_of(&label)))
+    }
+
+    /// Ends a run: records the last events and the receipt, and returns it countersigned. The
+    /// same receipt again is no change; a receipt that is refused leaves the lease as it was.
+    ///
+    /// # Errors
+    /// [`PlaneError::Refused`] when the receipt does not follow from contract and chain.
+    pub fn complete_run(
+        &self,
+        holder: &Holder<'_>,
+        lease: &LeaseKey,
+        (events, receipt): (&[ChainedEvent], &Receipt),
+    ) -> Result<Receipt, PlaneError> {
+        let mut held = self.take_held(lease)?;
+        extend(&mut held.chain, events)?;
+        check_receipt(holder, &held, receipt)?;
+        self.check_artifacts(lease, receipt)?;
+        let signed = receipt
+            .clone()
+            .countersign(Signer::Plane, self.home().plane_key())
+            .map_err(PlaneError::failed)?;
+        let blobs = self
+            .finished
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(lease)
+            .unwrap_or_default();
+        let completion = Completion {
+            state: state_of(receipt.body().status),
+            events: rows(events),
+            receipt_hash: signed.hash(),
+            receipt: signed.to_value().to_string(),
+            blobs,
+            at: random::now().map_err(PlaneError::failed)?,
+        };
+        self.store()
+            .complete(&lease.run, lease.epoch, completion)
+            .map_err(store_error(&lease.run))?;
+        Ok(signed)
+    }
+
+    /// Returns the values of the contract's secrets after checking that it may start now.
+    fn release(&self, contract: &Contract, now: Timestamp) -> Result<Vec<SecretValue>, PlaneError> {
+        let body = contract.body();
+        if !contract.is_live(now) {
+            return Err(refused("the contract has expired"));
+        }
+        if body.policy_hash != self.policy_hash() {
+            return Err(PlaneError::Refused {
+                failure: FailureClass::PolicyDenied,
+                message: "the policy changed since this was decided".to_owned(),
+            });
+        }
+        let names: Vec<_> = body.secrets.iter().map(|claim| claim.name.clone()).collect();
+        let values = self.secrets().release(&names).map_err(secrets_error)?;
+        let value = |secret: crate::secrets::ReleasedSecret| SecretValue {
+            name: secret.name,
+            value: secret.value.to_string(),
+        };
+        Ok(values.into_iter().map(value).collect())
+    }
+
+    /// Takes contract and chain of a run out of memory, or reads them. Whoever succeeds puts
+    /// them back; whoever fails leaves them to be read again.
+    pub(crate) fn take_held(&self, lease: &LeaseKey) -> Result<Held, PlaneError> {
+        let known = self.underway.lock().unwrap_or_else(PoisonError::into_inner).remove(&lease.run);
+        if let Some(held) = known
+            && held.epoch == lease.epoch
+        {
+            return Ok(held);
+        }
+        let row = self.store().run(&lease.run).map_err(store_error(&lease.run))?;
+        if row.epoch != lease.epoch {
+            return Err(PlaneError::Fenced(lease.run.clone()));
+        }
+        let contract = self.contract_of(&row).map_err(PlaneError::failed)?;
+        let chain = self.chain_of(&lease.run, &contract).map_err(PlaneError::failed)?;
+        Ok(Held { epoch: row.epoch, contract, chain })
+    }
+
+    pub(crate) fn keep_held(&self, run: &RunId, held: Held) {
+        let mut underway = self.underway.lock().unwrap_or_else(PoisonError::into_inner);
+        if underway.len() < MAX_UNDERWAY {
+            underway.insert(run.clone(), held);
+        }
+    }
+
+    pub(crate) fn forget_held(&self, run: &RunId) {
+        self.underway.lock().unwrap_or_else(PoisonError::into_inner).remove(run);
+    }
+
+    /// Keeps contract and chain of a lease in memory until its next write.
+    pub fn remember(&self, lease: Lease) {
+        let Lease { key, contract, chain, .. } = lease;
+        self.keep_held(&key.run, Held { epoch: key.epoch, contract, chain });
+    }
+
+    fn check_artifacts(&self, lease: &LeaseKey, receipt: &Receipt) -> Result<(), PlaneError> {
+        let finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = finished.get(lease).map(Vec::as_slice).unwrap_or_default();
+        for digest in &receipt.body().workspace_out.artifact_hashes {
+            let is_waiting = waiting.iter().any(|blob| blob.digest == *digest);
+            if !is_waiting && !self.store().has_blob(digest).map_err(PlaneError::failed)? {
+                return Err(refused("an artifact was never stored"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes the plane's own events of a start, inside the transaction that records it.
+struct StartEvents {
+    chain: Chain,
+    now: Timestamp,
+    epoch: u64,
+    releases: Vec<Event>,
+    extended: Arc<Mutex<Option<(Chain, Vec<ChainedEvent>)>>>,
+}
+
+impl StartEvents {
+    fn of(contract: &Contract, lease: &LeaseKey, chain: Chain, now: Timestamp) -> Self {
+        let release = |claim: &warrant_protocol::request::SecretClaim| Event::SecretReleased {
+            name: claim.name.clone(),
+            scope: claim.scope.clone(),
+        };
+        let releases = contract.body().secrets.iter().map(release).collect();
+        Self { chain, now, epoch: lease.epoch, releases, extended: Arc::default() }
+    }
+
+    fn build(
+        mut self,
+        claimed: Option<&Event>,
+        runner_rows: Vec<EventRow>,
+        lamport: u64,
+    ) -> Result<Vec<EventRow>, StoreError> {
+        let from = self.chain.events().len();
+        let started = Event::RunStarted { epoch: self.epoch, lamport: Some(lamport) };
+        for event in claimed.into_iter().chain([&started]).chain(&self.releases) {
+            let added = self.chain.append(self.now, event);
+            added.map_err(|_| StoreError::Malformed("event"))?;
+        }
+        let new = self.chain.events().get(from..).unwrap_or_default().to_vec();
+        let all = runner_rows.into_iter().chain(rows(&new)).collect();
+        *self.extended.lock().unwrap_or_else(PoisonError::into_inner) = Some((self.chain, new));
+        Ok(all)
+    }
+}
+
+type Extended = Mutex<Option<(Chain, Vec<ChainedEvent>)>>;
+
+fn take_extended(extended: &Extended) -> Result<(Chain, Vec<ChainedEvent>), PlaneError> {
+    let taken = extended.lock().unwrap_or_else(PoisonError::into_inner).take();
+    taken.ok_or_else(|| PlaneError::failed(StoreError::Commit))
+}
+
+fn claimed_by(holder: &Holder<'_>, epoch: u64) -> Event {
+    Event::RunClaimed {
+        runner_id: holder.id.clone(),
+        runner_key_id: holder.key.id().clone(),
+        epoch: Some(epoch),
+        attestation_tier: None,
+    }
+}
+
+/// Adds a runner's events after checking that they follow and that a runner may say them.
+fn extend(chain: &mut Chain, events: &[ChainedEvent]) -> Result<(), PlaneError> {
+    for event in events {
+        let known = usize::try_from(event.seq()).ok().and_then(|seq| chain.events().get(seq));
+        match known {
+            Some(known) if known.hash() == event.hash() => continue,
+            Some(_) => return Err(rejected(event.seq(), "another event stands at that place")),
+            None => {}
+        }
+        // SECURITY: a runner must not write consents or releases into its own chain.
+        if !authorship::may_runner_say(event.event()) {
+            return Err(rejected(event.seq(), "a runner may not say this event"));
+        }
+        let pushed = chain.push(event.clone());
+        pushed.map_err(|broken| rejected(broken.seq, &broken.reason.to_string()))?;
+    }
+    Ok(())
+}
+
+fn check_receipt(holder: &Holder<'_>, held: &Held, receipt: &Receipt) -> Result<(), PlaneError> {
+    let failed =
+        |problem: &str| Err(refused(&format!("receipt runner verification failed: {problem}")));
+    if receipt.check_signature(Signer::Runner, holder.key).is_err() {
+        return failed("receipt runner signature invalid");
+    }
+    let sealer = Sealer::Runner { runner_id: holder.id.clone(), key_id: holder.key.id().clone() };
+    match fold(&held.contract, &held.chain, &sealer) {
+        Ok(folded) if folded == *receipt.body() => Ok(()),
+        Ok(_) => failed("the receipt does not follow from the chain"),
+        Err(why) => failed(&why.to_string()),
+    }
+}
+
+const fn state_of(status: ReceiptStatus) -> RunState {
+    match status {
+        ReceiptStatus::Completed => RunState::Completed,
+        ReceiptStatus::Failed => RunState::Failed,
+        ReceiptStatus::Cancelled => RunState::Cancelled,
+    }
+}
+
+/// Returns the actor of a label like `human:alice`.
+pub(crate) fn actor_of(label: &str) -> ActorRef {
+    match label.split_once(':') {
+        Some(("service", id)) => ActorRef { kind: ActorKind::Service, id: id.to_owned() },
+        Some((_, id)) => ActorRef { kind: ActorKind::Human, id: id.to_owned() },
+        None => ActorRef { kind: ActorKind::Human, id: label.to_owned() },
+    }
+}
+
+fn rejected(seq: u64, reason: &str) -> PlaneError {
+    refused(&format!("event chain rejected at seq {seq}: {reason}"))
+}
+
+pub(crate) fn refused(message: &str) -> PlaneError {
+    PlaneError::Refused { failure: FailureClass::SessionFailed, message: message.to_owned() }
+}
+
+fn secrets_error(error: SecretsError) -> PlaneError {
+    PlaneError::Refused { failure: FailureClass::SecretReleaseDenied, message: error.to_string() }
+}
+
+pub(crate) fn store_error(run: &RunId) -> impl Fn(StoreError) -> PlaneError + '_ {
+    move |error| match error {
+        StoreError::Conflict { .. } => PlaneError::Fenced(run.clone()),
+        StoreError::Fork { .. } | StoreError::UnknownRun(_) => refused(&error.to_string()),
+        other => PlaneError::failed(other),
+    }
+}

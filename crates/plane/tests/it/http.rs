@@ -1,0 +1,7 @@
+//! The plane over HTTP: real sockets, a real client, real keys.
+
+mod attacks;
+mod fleet;
+mod people;
+mod support;
+mod transcript;
