@@ -18,6 +18,7 @@ pub mod terms;
 mod context;
 mod document;
 mod paths;
+mod passed;
 mod questions;
 
 pub use controls::Controls;

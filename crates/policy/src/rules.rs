@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use cedar_policy::{
     ActionConstraint, Authorizer, Context, Effect, Entities, EntityId, EntityTypeName, EntityUid,
@@ -75,6 +76,13 @@ pub struct Rule {
     pub reason: String,
 }
 
+/// A rule that passed, in Cedar's JSON form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PassedRule {
+    pub(crate) rule: Rule,
+    pub(crate) policy: serde_json::Value,
+}
+
 /// Why rules are refused.
 #[derive(Debug, Error)]
 pub enum InvalidRules {
@@ -109,14 +117,15 @@ pub enum InvalidRules {
 /// Rules that were loaded and validated.
 #[derive(Debug, Clone)]
 pub(crate) struct Rules {
-    schema: Schema,
+    /// Present while every context is checked against it.
+    schema: Option<Schema>,
     entities: Entities,
     names: Names,
+    policies: Vec<Policy>,
     slices: BTreeMap<Action, Slices>,
     known: HashMap<String, Rule>,
     /// The programs that rules name, by the last segment of their paths.
     programs: HashMap<String, Vec<String>>,
-    count: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -137,7 +146,10 @@ struct Slices {
 
 #[derive(Debug, Clone)]
 struct Slice {
-    set: PolicySet,
+    /// Which of the policies.
+    members: Vec<usize>,
+    /// Put together when first asked.
+    set: OnceLock<Option<PolicySet>>,
     /// A permit without conditions, where nothing forbids: no need to evaluate.
     certain: Option<String>,
 }
@@ -194,7 +206,8 @@ impl Rules {
             return Err(InvalidRules::Template(template.id().to_string()));
         }
         let (policies, known) = named(&parsed)?;
-        let set = assemble(policies.iter())?;
+        let set = PolicySet::from_policies(policies.iter().cloned())
+            .map_err(|cause| InvalidRules::Assemble(cause.to_string()))?;
         let result = Validator::new(schema.clone()).validate(&set, ValidationMode::Strict);
         if !result.validation_passed_without_warnings() {
             let errors = result.validation_errors().map(ToString::to_string);
@@ -202,6 +215,57 @@ impl Rules {
             let all: Vec<String> = errors.chain(warnings).collect();
             return Err(InvalidRules::Invalid(all.join("; ")));
         }
+        Self::of_policies(policies, known, Some(schema))
+    }
+
+    /// Takes rules that passed before, in Cedar's JSON form.
+    pub(crate) fn of_passed(passed: Vec<PassedRule>) -> Result<Self, InvalidRules> {
+        let mut known = HashMap::new();
+        let mut policies = Vec::new();
+        for PassedRule { rule, policy } in passed {
+            let id = PolicyId::new(&rule.id);
+            let policy = Policy::from_json(Some(id), policy)
+                .map_err(|cause| InvalidRules::Parse(told(&cause)))?;
+            policies.push(policy);
+            if let Some(twin) = known.insert(rule.id.clone(), rule) {
+                return Err(InvalidRules::Duplicate(twin.id));
+            }
+        }
+        Self::of_policies(policies, known, None)
+    }
+
+    /// Returns the rules in the form that [`Rules::of_passed`] takes.
+    pub(crate) fn to_passed(&self) -> Result<Vec<PassedRule>, InvalidRules> {
+        let passed = self.policies.iter().map(|policy| {
+            let rule = self.rule(policy.id()).cloned();
+            let rule = rule.ok_or_else(|| InvalidRules::Assemble(policy.id().to_string()))?;
+            let mut policy =
+                policy.to_json().map_err(|cause| InvalidRules::Parse(told(&cause)))?;
+            if let Some(members) = policy.as_object_mut() {
+                // They are in the rule; reading them again would only cost time.
+                members.remove("annotations");
+            }
+            Ok(PassedRule { rule, policy })
+        });
+        passed.collect()
+    }
+
+    /// Stops checking contexts against the schema, but for builds with assertions.
+    ///
+    /// Contexts are built by one function from typed facts, so the check can only find a mistake
+    /// in this crate; its tests and the examples of every policy look for that.
+    pub(crate) fn settled(mut self) -> Self {
+        if !cfg!(debug_assertions) {
+            self.schema = None;
+        }
+        self
+    }
+
+    fn of_policies(
+        policies: Vec<Policy>,
+        known: HashMap<String, Rule>,
+        schema: Option<Schema>,
+    ) -> Result<Self, InvalidRules> {
         let names = Names::new()?;
         let mut slices: BTreeMap<Action, Slices> = BTreeMap::new();
         for action in Action::ALL {
@@ -213,12 +277,12 @@ impl Rules {
             programs.entry(name.to_owned()).or_default().push(path.clone());
         }
         let entities = Entities::empty();
-        Ok(Self { schema, entities, names, slices, known, programs, count: policies.len() })
+        Ok(Self { schema, entities, names, policies, slices, known, programs })
     }
 
     /// Returns how many rules there are.
     pub(crate) const fn count(&self) -> usize {
-        self.count
+        self.policies.len()
     }
 
     /// Returns the rule of a permit without conditions, where nothing could forbid.
@@ -229,7 +293,7 @@ impl Rules {
 
     /// Returns how many rules a question is put to.
     pub(crate) fn weight(&self, question: &Question) -> usize {
-        self.slice(question).map_or(0, |slice| slice.set.num_of_policies())
+        self.slice(question).map_or(0, |slice| slice.members.len())
     }
 
     /// Returns the resources that rules of an action name, for which `wanted` holds.
@@ -261,15 +325,18 @@ impl Rules {
         ) else {
             return refused("an action that is not known".to_owned());
         };
+        let Some(set) = slice.set(&self.policies) else {
+            return refused("rules that cannot be put together".to_owned());
+        };
         let principal = uid(&self.names.principal, principal);
         let resource = uid(resource, &question.resource);
         let request =
-            Request::new(principal, action.clone(), resource, context, Some(&self.schema));
+            Request::new(principal, action.clone(), resource, context, self.schema.as_ref());
         let request = match request {
             Ok(request) => request,
             Err(cause) => return refused(format!("facts that do not fit the schema: {cause}")),
         };
-        let response = Authorizer::new().is_authorized(&request, &slice.set, &self.entities);
+        let response = Authorizer::new().is_authorized(&request, set, &self.entities);
         let diagnostics = response.diagnostics();
         let failed: Vec<String> = diagnostics.errors().map(ToString::to_string).collect();
         let mut rules: Vec<Rule> =
@@ -313,8 +380,8 @@ impl Slices {
             return Err(InvalidRules::Schema(format!("no action `{action}`")));
         };
         let mut general = Vec::new();
-        let mut named: HashMap<String, Vec<&Policy>> = HashMap::new();
-        for policy in policies {
+        let mut named: HashMap<String, Vec<usize>> = HashMap::new();
+        for (index, policy) in policies.iter().enumerate() {
             let applies = match policy.action_constraint() {
                 ActionConstraint::Any => true,
                 ActionConstraint::Eq(only) => only == *action_uid,
@@ -325,29 +392,30 @@ impl Slices {
             }
             match policy.resource_constraint() {
                 ResourceConstraint::Eq(only) if only.type_name() == resource_type => {
-                    named.entry(only.id().unescaped().to_owned()).or_default().push(policy);
+                    named.entry(only.id().unescaped().to_owned()).or_default().push(index);
                 }
                 // It names a resource of another action's type and can never apply.
                 ResourceConstraint::Eq(_) => {}
                 ResourceConstraint::Any
                 | ResourceConstraint::In(_)
                 | ResourceConstraint::Is(_)
-                | ResourceConstraint::IsIn(_, _) => general.push(policy),
+                | ResourceConstraint::IsIn(_, _) => general.push(index),
             }
         }
         let mut by_resource = HashMap::new();
-        for (resource, policies) in named {
-            let all = general.iter().copied().chain(policies);
-            by_resource.insert(resource, Slice::new(all)?);
+        for (resource, members) in named {
+            let all = general.iter().copied().chain(members).collect();
+            by_resource.insert(resource, Slice::new(policies, all));
         }
-        Ok(Self { general: Slice::new(general.into_iter())?, by_resource })
+        Ok(Self { general: Slice::new(policies, general), by_resource })
     }
 }
 
 impl Slice {
-    fn new<'a>(policies: impl Iterator<Item = &'a Policy> + Clone) -> Result<Self, InvalidRules> {
-        let forbids = policies.clone().any(|policy| policy.effect() == Effect::Forbid);
-        let certain = policies.clone().find(|policy| {
+    fn new(policies: &[Policy], members: Vec<usize>) -> Self {
+        let chosen = || members.iter().filter_map(|index| policies.get(*index));
+        let forbids = chosen().any(|policy| policy.effect() == Effect::Forbid);
+        let certain = chosen().find(|policy| {
             policy.effect() == Effect::Permit
                 && !policy.has_non_scope_constraint()
                 && policy.principal_constraint() == PrincipalConstraint::Any
@@ -357,7 +425,20 @@ impl Slice {
                 )
         });
         let certain = certain.filter(|_| !forbids).map(|policy| policy.id().to_string());
-        Ok(Self { set: assemble(policies)?, certain })
+        Self { members, set: OnceLock::new(), certain }
+    }
+
+    /// Returns the rules put together; nothing when Cedar refuses, or when one is missing.
+    fn set(&self, policies: &[Policy]) -> Option<&PolicySet> {
+        let put_together = || {
+            let chosen: Vec<Policy> =
+                self.members.iter().filter_map(|index| policies.get(*index)).cloned().collect();
+            if chosen.len() != self.members.len() {
+                return None;
+            }
+            PolicySet::from_policies(chosen).ok()
+        };
+        self.set.get_or_init(put_together).as_ref()
     }
 }
 
@@ -383,11 +464,6 @@ fn named(set: &PolicySet) -> Result<(Vec<Policy>, HashMap<String, Rule>), Invali
     // Evaluation does not depend on the order, but people compare plans.
     policies.sort_by_key(|policy| policy.id().to_string());
     Ok((policies, known))
-}
-
-fn assemble<'a>(policies: impl Iterator<Item = &'a Policy>) -> Result<PolicySet, InvalidRules> {
-    PolicySet::from_policies(policies.cloned())
-        .map_err(|cause| InvalidRules::Assemble(cause.to_string()))
 }
 
 fn uid(type_name: &EntityTypeName, id: &str) -> EntityUid {

@@ -9,6 +9,7 @@ use warrant_protocol::{Digest, PolicyDocument, hash_canonical};
 
 use crate::controls::{Controls, InvalidControls};
 use crate::examples::{self, ExampleFailure, InvalidExamples};
+use crate::passed;
 use crate::rules::{InvalidRules, Rules, SCHEMA};
 
 /// The rules of a document that stands alone, as the reference's does.
@@ -65,9 +66,35 @@ impl PolicySnapshot {
     /// [`InvalidSnapshot`] naming what is wrong.
     pub fn load(text: PolicyText<'_>) -> Result<Self, InvalidSnapshot> {
         let document = PolicyDocument::from_slice(text.document.as_bytes())?;
-        let snapshot = Self::new(document, text.rules)?;
+        let snapshot = Self::new(document, text.rules, Rules::load(text.rules)?)?;
         let failures = examples::run(&snapshot, text.examples)?;
-        if failures.is_empty() { Ok(snapshot) } else { Err(InvalidSnapshot::Failing(failures)) }
+        if !failures.is_empty() {
+            return Err(InvalidSnapshot::Failing(failures));
+        }
+        Ok(snapshot.settled())
+    }
+
+    /// Takes a policy that passed before, from a record that [`PolicySnapshot::record`] wrote.
+    ///
+    /// The document is read again; the rules come from the record. Nothing when the record is not
+    /// of exactly this text and maker, or cannot be read: then the policy is to be loaded.
+    #[must_use]
+    pub fn recall(text: PolicyText<'_>, maker: &str, record: &str) -> Option<Self> {
+        let rules = passed::read(text, maker, record)?;
+        let document = PolicyDocument::from_slice(text.document.as_bytes()).ok()?;
+        Self::new(document, text.rules, rules).ok()
+    }
+
+    /// Returns the record that this text passed, to be kept where only its owner can write.
+    ///
+    /// `maker` names the program that tried it, as exactly as the caller can: another one tries
+    /// again. Nothing when the snapshot is not of this text, or Cedar cannot write a rule down.
+    #[must_use]
+    pub fn record(&self, text: PolicyText<'_>, maker: &str) -> Option<String> {
+        if text.rules != &*self.text {
+            return None;
+        }
+        passed::write(text, maker, &self.rules)
     }
 
     /// Returns a snapshot of a document that stands alone, as the reference's does.
@@ -75,15 +102,20 @@ impl PolicySnapshot {
     /// # Errors
     /// [`InvalidSnapshot`] naming what is wrong.
     pub fn of_document(document: PolicyDocument) -> Result<Self, InvalidSnapshot> {
-        Self::new(document, DOCUMENT_ONLY)
+        Ok(Self::new(document, DOCUMENT_ONLY, Rules::load(DOCUMENT_ONLY)?)?.settled())
     }
 
-    fn new(document: PolicyDocument, text: &str) -> Result<Self, InvalidSnapshot> {
+    fn settled(self) -> Self {
+        let rules = Arc::new(Rules::clone(&self.rules).settled());
+        Self { rules, ..self }
+    }
+
+    fn new(document: PolicyDocument, text: &str, rules: Rules) -> Result<Self, InvalidSnapshot> {
         let controls = match &document.body().controls {
             Some(value) => Controls::from_value(value)?,
             None => Controls::none(),
         };
-        let rules = Arc::new(Rules::load(text)?);
+        let rules = Arc::new(rules);
         let hash = hash_canonical(&json!({
             "version": "warrant.policy-snapshot.v1",
             "document": document.raw(),

@@ -11,6 +11,7 @@ mod approvals;
 mod bypasses;
 mod inspection;
 mod loading;
+mod passed;
 mod presets;
 mod vectors;
 
