@@ -8,6 +8,7 @@ mod identity;
 mod layout;
 mod lower;
 mod masks;
+mod memory;
 mod posture;
 mod resolve;
 mod scratch;
@@ -32,6 +33,7 @@ use crate::cgroup::{Cgroups, Counts};
 use crate::door::{self, Door};
 use crate::namespace::identity::Identities;
 use crate::namespace::layout::System;
+use crate::namespace::memory::Memory;
 use crate::namespace::lower::{Lowered, PROXY_PORT, lower};
 use crate::namespace::posture::{Host, Tried};
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
@@ -53,6 +55,7 @@ pub struct Namespace {
     landlock: Option<u32>,
     cgroups: OnceLock<Cgroups>,
     posture: OnceLock<Posture>,
+    memory: Option<Memory>,
     egress: Options,
 }
 
@@ -85,8 +88,18 @@ impl Namespace {
             landlock: landlock_abi().map(|abi| abi.min(NEWEST_LANDLOCK)),
             cgroups: OnceLock::new(),
             posture: OnceLock::new(),
+            memory: None,
             egress,
         }
+    }
+
+    /// Remembers in a file, which only its owner may write, that a whole jail was tried and held;
+    /// for the next few minutes [`Backend::probe`] believes it under the very same circumstances.
+    ///
+    /// [`Backend::probe_afresh`] never does.
+    #[must_use]
+    pub fn remembering(self, path: PathBuf) -> Self {
+        Self { memory: Some(Memory::new(path)), ..self }
     }
 
     fn posture_after(&self, tried: &Tried) -> Posture {
@@ -133,7 +146,22 @@ impl Backend for Namespace {
     }
 
     fn probe(&self) -> Posture {
-        self.posture.get_or_init(|| self.posture_after(&self.try_out())).clone()
+        let remembered = || self.memory.as_ref().is_some_and(|memory| memory.recalls(self.landlock));
+        let posture = self.posture.get_or_init(|| {
+            if remembered() { self.posture_after(&Tried::Held) } else { self.probe_afresh() }
+        });
+        posture.clone()
+    }
+
+    fn probe_afresh(&self) -> Posture {
+        let tried = self.try_out();
+        if let Some(memory) = &self.memory {
+            match tried {
+                Tried::Held => memory.keep(self.landlock),
+                Tried::Failed(_) => memory.forget(),
+            }
+        }
+        self.posture_after(&tried)
     }
 
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
@@ -156,7 +184,12 @@ impl Backend for Namespace {
             invocation,
             lowered,
         };
-        self.run_job(job, sink, cancel)
+        let run = self.run_job(job, sink, cancel);
+        if let (Err(_), Some(memory)) = (&run, &self.memory) {
+            // What was remembered does not hold any more; whoever comes next must try.
+            memory.forget();
+        }
+        run
     }
 }
 

@@ -17,8 +17,15 @@ pub trait Backend: Send + Sync {
     /// Returns the tier this backend makes.
     fn isolation(&self) -> Isolation;
 
-    /// Returns what is enforced here and now, found by trying.
+    /// Returns what is enforced here and now, found by trying; a backend may remember a trial for
+    /// a short while, as long as a run whose own boundary falls short never starts its program.
     fn probe(&self) -> Posture;
+
+    /// Returns what is enforced here and now, tried at this very moment: before anything is
+    /// handed over that must not leave, such as a secret.
+    fn probe_afresh(&self) -> Posture {
+        self.probe()
+    }
 
     /// Returns the plan that [`Backend::run`] will apply, without running anything.
     ///

@@ -18,6 +18,7 @@ mod limits;
 mod lowering;
 #[cfg(feature = "hermetic")]
 mod mock;
+mod memory;
 mod namespace;
 mod network;
 mod streams;
