@@ -5,6 +5,8 @@
 //! made, a package installed, a branch pushed. Build files (`Makefile`, `build.rs`) run only when
 //! the person builds, which is what the change was asked for; they are named and not held.
 
+use warrant_protocol::glob::matches_pattern;
+
 use crate::TreePath;
 use crate::path::is_git_name;
 
@@ -37,6 +39,8 @@ pub enum GateClass {
     BuildScript,
     /// Chooses filters and drivers that are configured elsewhere: `.gitattributes`, `.gitmodules`.
     GitAttributes,
+    /// A name that the policy lists, whatever runs it.
+    Listed,
 }
 
 /// What policy says of one class.
@@ -50,8 +54,20 @@ pub enum Verdict {
     Refuse,
 }
 
+/// Names of which policy says by itself what becomes of them, as globs: one with a slash against
+/// the whole path, one without against the file name. Case does not count.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GateLists {
+    /// Exported, and named to the person.
+    pub flag: Vec<String>,
+    /// Kept outside until the person releases them.
+    pub hold: Vec<String>,
+    /// Never exported.
+    pub refuse: Vec<String>,
+}
+
 /// What policy says of every class; there is no default.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct GatePolicy {
     /// Hooks and config of git directories, and new repositories.
     pub git: Verdict,
@@ -65,6 +81,8 @@ pub struct GatePolicy {
     pub packages: Verdict,
     /// Build files.
     pub builds: Verdict,
+    /// Names with a verdict of their own, which counts instead of their class's.
+    pub lists: GateLists,
 }
 
 impl GatePolicy {
@@ -72,12 +90,42 @@ impl GatePolicy {
     #[must_use]
     pub const fn advised() -> Self {
         Self {
+            lists: GateLists { flag: Vec::new(), hold: Vec::new(), refuse: Vec::new() },
             git: Verdict::Refuse,
             git_state: Verdict::Refuse,
             automatic: Verdict::Hold,
             ci: Verdict::Hold,
             packages: Verdict::Flag,
             builds: Verdict::Flag,
+        }
+    }
+
+    /// Returns the advised policy with names that have a verdict of their own.
+    #[must_use]
+    pub fn with_lists(lists: GateLists) -> Self {
+        Self { lists, ..Self::advised() }
+    }
+
+    /// Returns what this policy says of a path whose class is known, if it says anything.
+    ///
+    /// Of several lists the strictest counts. Git's own files are never let out by a list: what
+    /// lies in them would run on the host.
+    #[must_use]
+    pub fn judge(&self, path: &TreePath, class: Option<GateClass>) -> Option<(GateClass, Verdict)> {
+        let by_class = class.map(|class| (class, self.verdict(class)));
+        let is_git = matches!(
+            class,
+            Some(
+                GateClass::GitHook
+                    | GateClass::GitConfig
+                    | GateClass::GitState
+                    | GateClass::NewRepository
+            )
+        );
+        match (self.lists.verdict(path), by_class) {
+            (Some(listed), Some((class, verdict))) if is_git => Some((class, listed.max(verdict))),
+            (Some(listed), _) => Some((class.unwrap_or(GateClass::Listed), listed)),
+            (None, by_class) => by_class,
         }
     }
 
@@ -95,6 +143,30 @@ impl GatePolicy {
             GateClass::Ci => self.ci,
             GateClass::PackageScript | GateClass::GitAttributes => self.packages,
             GateClass::BuildScript => self.builds,
+            // Its list decides; without one nobody says that it may go.
+            GateClass::Listed => Verdict::Hold,
+        }
+    }
+}
+
+impl GateLists {
+    /// Returns the strictest verdict of the lists that name a path.
+    fn verdict(&self, path: &TreePath) -> Option<Verdict> {
+        let folded = String::from_utf8_lossy(path.as_bytes()).to_lowercase();
+        // A pattern too complex to be tried keeps things in, and lets nothing out.
+        let names = |list: &[String], in_doubt: bool| {
+            list.iter().any(|glob| {
+                matches_pattern(&folded, &glob.to_lowercase()).unwrap_or(in_doubt)
+            })
+        };
+        if names(&self.refuse, true) {
+            Some(Verdict::Refuse)
+        } else if names(&self.hold, true) {
+            Some(Verdict::Hold)
+        } else if names(&self.flag, false) {
+            Some(Verdict::Flag)
+        } else {
+            None
         }
     }
 }

@@ -43,7 +43,7 @@ pub use discover::DiscoverError;
 pub use export::{
     ExportError, ExportOptions, ExportPlan, Exported, Gated, NotExported, apply_export, plan_export,
 };
-pub use gate::{GateClass, GatePolicy, Verdict, classify};
+pub use gate::{GateClass, GateLists, GatePolicy, Verdict, classify};
 pub use git::GitError;
 pub use journal::{
     Changed, Journal, JournalError, Recovered, Restored, Snapshot, UndoError, Undone,

@@ -236,9 +236,12 @@ fn gate(
             return Err(PullError::Path(path));
         }
         let old = olds.remove(&path).flatten();
-        let verdict = match classify(&path).filter(|_| new.is_some()) {
-            Some(class) => {
-                let verdict = options.policy.verdict(class);
+        let judged = match &new {
+            Some(_) => options.policy.judge(&path, classify(&path)),
+            None => None,
+        };
+        let verdict = match judged {
+            Some((class, verdict)) => {
                 let is_released = verdict == Verdict::Hold && options.released.contains(&path);
                 let verdict = if is_released { Verdict::Flag } else { verdict };
                 gated.push(Gated { path: path.clone(), class, verdict });

@@ -92,8 +92,11 @@ pub(super) fn judge(
         let class = class_of(&row, repositories);
         // What is deleted executes no more; only inside git directories that matters too.
         let class = class.filter(|_| is_new || path.git_part().is_some());
-        if let Some(class) = class {
-            let verdict = options.policy.verdict(class);
+        let judged = match class {
+            None if !is_new => None,
+            class => options.policy.judge(&path, class),
+        };
+        if let Some((class, verdict)) = judged {
             let is_released = verdict == Verdict::Hold && released.contains(&path);
             let verdict = if is_released { Verdict::Flag } else { verdict };
             plan.gated.push(Gated { path, class, verdict });

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use warrant_workspace::{
-    ChangeKind, Changed, Collected, ExportError, ExportOptions, ExportPlan, GateClass, GatePolicy,
+    ChangeKind, Changed, Collected, ExportError, ExportOptions, ExportPlan, GateClass, GateLists, GatePolicy,
     Journal, NotExported, TreeLimits, TreePath, UndoError, Verdict, apply_export, collect_overlay,
     plan_export,
 };
@@ -57,11 +57,14 @@ impl Overlay {
     }
 
     fn plan_since(&self, released: &[TreePath], started_at: Option<SystemTime>) -> ExportPlan {
-        let (lower, upper) = self.directories();
         let policy = GatePolicy::advised();
         let limits = TreeLimits::generous();
-        let options = ExportOptions { policy: &policy, released, started_at, limits };
-        plan_export(lower.as_fd(), upper.as_fd(), &options).unwrap()
+        self.plan_with(&ExportOptions { policy: &policy, released, started_at, limits })
+    }
+
+    fn plan_with(&self, options: &ExportOptions<'_>) -> ExportPlan {
+        let (lower, upper) = self.directories();
+        plan_export(lower.as_fd(), upper.as_fd(), options).unwrap()
     }
 
     pub fn apply(&self, plan: ExportPlan) -> Result<(), ExportError> {
@@ -157,6 +160,50 @@ fn undo_refuses_when_the_files_changed_since() {
     journal.undo(&overlay.fixture.repo(), Changed::Overwrite).unwrap();
     assert_eq!(fs::read(overlay.fixture.repo().join("src.txt")).unwrap(), b"original\n");
     assert!(!overlay.fixture.repo().join("new.txt").exists());
+}
+
+#[test]
+fn the_policys_lists_decide_at_the_gate_but_never_let_git_files_out() {
+    let overlay = Overlay::over(Fixture::with_repo());
+    overlay.run(
+        "printf '#!/bin/sh\\n' > .git/hooks/pre-commit; echo evil > .envrc; echo x > deploy.SH
+         mkdir sub; echo [x] > sub/a.desktop; echo {} > package.json; echo ok > fine.txt",
+    );
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let policy = GatePolicy::with_lists(GateLists {
+        flag: names(&[".envrc", ".git/hooks/*", "package.json"]),
+        hold: names(&["*.desktop", "package.json"]),
+        refuse: names(&["*.sh"]),
+    });
+    let limits = TreeLimits::generous();
+    let released = [path("sub/a.desktop"), path("deploy.SH")];
+    let options = |released| ExportOptions { policy: &policy, released, started_at: None, limits };
+    let plan = overlay.plan_with(&options(&[]));
+    let verdict = |plan: &ExportPlan, name: &str| {
+        let found = plan.gated.iter().find(|gated| gated.path == path(name));
+        found.map(|gated| (gated.class, gated.verdict))
+    };
+    let expected = [
+        (".envrc", Some((GateClass::DirectoryEnvironment, Verdict::Flag))),
+        (".git/hooks/pre-commit", Some((GateClass::GitHook, Verdict::Refuse))),
+        ("sub/a.desktop", Some((GateClass::Listed, Verdict::Hold))),
+        ("package.json", Some((GateClass::PackageScript, Verdict::Hold))),
+        // Case does not count: the disk it ends on may fold it.
+        ("deploy.SH", Some((GateClass::Listed, Verdict::Refuse))),
+        ("fine.txt", None),
+    ];
+    for (name, expected) in expected {
+        assert_eq!(verdict(&plan, name), expected, "{name}");
+    }
+    // A person releases what is held, and cannot release what is refused.
+    let plan = overlay.plan_with(&options(&released));
+    assert_eq!(verdict(&plan, "sub/a.desktop"), Some((GateClass::Listed, Verdict::Flag)));
+    assert_eq!(verdict(&plan, "deploy.SH"), Some((GateClass::Listed, Verdict::Refuse)));
+    overlay.apply(plan).unwrap();
+    let repo = overlay.fixture.repo();
+    assert!(repo.join(".envrc").exists() && repo.join("sub/a.desktop").exists());
+    assert!(!repo.join("deploy.SH").exists() && !repo.join("package.json").exists());
+    assert!(!repo.join(".git/hooks/pre-commit").exists());
 }
 
 #[test]
