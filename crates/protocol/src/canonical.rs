@@ -3,9 +3,12 @@
 //! Members are ordered by the UTF-16 code units of their names; numbers are written as
 //! ECMAScript writes them. A [`Value`] holds no infinity, so writing cannot fail.
 
+use std::fmt::Write as _;
+
 use serde_json::{Map, Number, Value};
 
 use crate::Digest;
+use crate::json::MAX_SAFE_INTEGER;
 
 /// Returns the canonical text of `value`.
 #[must_use]
@@ -52,13 +55,17 @@ pub(crate) fn write_value(value: &Value, text: &mut String) {
 
 fn write_object(object: &Map<String, Value>, left_out: Option<&str>, text: &mut String) {
     let members = object.iter().filter(|(name, _)| Some(name.as_str()) != left_out);
-    // ASCII names that already stand in byte order stand in UTF-16 order too.
-    let is_ordered = object.keys().all(|name| name.is_ascii()) && object.keys().is_sorted();
-    if is_ordered {
+    // For ASCII names the order of bytes is the order of UTF-16 units, and far quicker to find.
+    let is_ascii = object.keys().all(|name| name.is_ascii());
+    if is_ascii && object.keys().is_sorted() {
         return write_members(members, text);
     }
     let mut members: Vec<_> = members.collect();
-    members.sort_unstable_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
+    if is_ascii {
+        members.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    } else {
+        members.sort_unstable_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
+    }
     write_members(members.into_iter(), text);
 }
 
@@ -76,6 +83,11 @@ fn write_members<'a>(members: impl Iterator<Item = (&'a String, &'a Value)>, tex
 }
 
 fn write_number(number: &Number, text: &mut String) {
+    // What every reader takes for the same integer is written as one; most numbers are such.
+    if let Some(integer) = number.as_u64().filter(|integer| *integer <= MAX_SAFE_INTEGER) {
+        let _ = write!(text, "{integer}");
+        return;
+    }
     let double = number.as_f64().unwrap_or(0.0);
     text.push_str(ryu_js::Buffer::new().format_finite(double));
 }

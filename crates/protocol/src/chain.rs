@@ -3,6 +3,8 @@
 //! The first `prev` is the contract's hash. A link's hash covers `seq`, `ts`, `prev` and
 //! `event`; the wire leaves `version` and `hash` itself out.
 
+use std::fmt::Write as _;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
@@ -303,7 +305,7 @@ fn link_hash(event: &Value, prev: Digest, seq: u64, ts: Timestamp) -> Digest {
     let mut text = String::with_capacity(512);
     text.push_str("{\"event\":");
     write_value(event, &mut text);
-    text.push_str(&format!(",\"prev\":\"{prev}\",\"seq\":{seq},\"ts\":\"{ts}\"}}"));
+    let _ = write!(text, ",\"prev\":\"{prev}\",\"seq\":{seq},\"ts\":\"{ts}\"}}");
     Digest::of(text.as_bytes())
 }
 
