@@ -1,0 +1,121 @@
+//! Whole `warrant sandbox exec -- true`, as a person starts it (new process, policy, preflight,
+//! contract, jail, receipt, durable store), against bubblewrap's own start to exit of `true`,
+//! interleaved in one run so that load falls on both alike.
+//!
+//! `cargo bench -p warrant-e2e --bench exec -- [rounds]`
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a benchmark talks to a person"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const WARM_UP: usize = 5;
+
+fn main() {
+    let numbers: Vec<usize> = std::env::args().filter_map(|text| text.parse().ok()).collect();
+    let rounds = numbers.first().copied().unwrap_or(100);
+    let warrant = binary();
+    // A real disk, not a temporary filesystem: the store is durable.
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let bench = Bench { warrant, home: place.path().join("home"), workspace: place.path().join("w") };
+    std::fs::create_dir(&bench.workspace).unwrap();
+    bench.compare(rounds);
+}
+
+/// Builds and returns the binary of the same profile.
+fn binary() -> PathBuf {
+    let status = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--release", "--package", "warrant-cli"])
+        .status()
+        .unwrap();
+    assert!(status.success(), "the binary cannot be built");
+    let own = std::env::current_exe().unwrap();
+    let folder = own.parent().and_then(Path::parent).unwrap();
+    folder.join("warrant")
+}
+
+struct Bench {
+    warrant: PathBuf,
+    home: PathBuf,
+    workspace: PathBuf,
+}
+
+impl Bench {
+    fn governed(&self) -> Command {
+        let mut command = Command::new(&self.warrant);
+        command.args(["sandbox", "exec", "--", "true"]).env("WARRANT_HOME", &self.home);
+        command
+    }
+
+    fn version(&self) -> Command {
+        let mut command = Command::new(&self.warrant);
+        command.arg("--version");
+        command
+    }
+
+    fn bubblewrap(&self) -> Command {
+        let mut command = Command::new("bwrap");
+        command.args(["--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin"]);
+        command.args(["--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"]);
+        command.args(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--bind"]);
+        command.args([&self.workspace, &self.workspace]);
+        command.args(["--unshare-all", "--die-with-parent", "--new-session", "true"]);
+        command
+    }
+
+    fn compare(&self, rounds: usize) {
+        let first = self.timed(self.governed());
+        println!("first run of all, which sets up the home: {first:?}");
+        let (mut ours, mut theirs, mut bare) = (vec![], vec![], vec![]);
+        for round in 0..rounds + WARM_UP {
+            let times =
+                [self.governed(), self.bubblewrap(), self.version()].map(|work| self.timed(work));
+            if round >= WARM_UP {
+                ours.push(times[0]);
+                theirs.push(times[1]);
+                bare.push(times[2]);
+            }
+        }
+        let (ours, theirs, bare) = (Row::of(ours), Row::of(theirs), Row::of(bare));
+        println!("bubblewrap:                  {theirs}");
+        println!("warrant --version:           {bare}");
+        println!("warrant sandbox exec:        {ours}");
+        let ratio = ours.p50.as_secs_f64() / theirs.p50.as_secs_f64();
+        println!("{ratio:.2} x bubblewrap at the median of {rounds} interleaved rounds");
+    }
+
+    fn timed(&self, mut command: Command) -> Duration {
+        command.current_dir(&self.workspace);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let started = Instant::now();
+        let status = command.status().unwrap();
+        let elapsed = started.elapsed();
+        assert!(status.success(), "{command:?}");
+        elapsed
+    }
+}
+
+struct Row {
+    p50: Duration,
+    p90: Duration,
+}
+
+impl Row {
+    fn of(mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        Self { p50: times[times.len() / 2], p90: times[times.len() * 9 / 10] }
+    }
+}
+
+impl std::fmt::Display for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "p50 {:?}, p90 {:?}", self.p50, self.p90)
+    }
+}
