@@ -7,6 +7,8 @@
     reason = "tests"
 )]
 
+mod binary;
+mod crash;
 mod exec;
 mod keys;
 mod verify;

@@ -1,0 +1,158 @@
+//! What only the whole binary shows: its terminal, its signals, and the smaller commands.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::{stderr, stdout, warrant};
+
+struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("work")).unwrap();
+        Self { directory }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = warrant();
+        command.args(arguments).env("WARRANT_HOME", self.directory.path().join("home"));
+        command.current_dir(self.directory.path().join("work")).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    #[track_caller]
+    fn done(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+        stdout(&output)
+    }
+
+    #[track_caller]
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.done(arguments)).unwrap()
+    }
+}
+
+#[test]
+fn a_terminal_is_given_when_asked_for() {
+    let place = Place::new();
+    let line = format!(
+        "stty rows 33 cols 111; {} sandbox exec --tty -- sh -c 'test -t 0 && test -t 1 && stty size'",
+        env!("CARGO_BIN_EXE_warrant")
+    );
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+    script.env("WARRANT_HOME", place.directory.path().join("home"));
+    script.current_dir(place.directory.path().join("work")).stdin(Stdio::null());
+    let output = script.output().unwrap();
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).contains("33 111"), "{}", stdout(&output));
+    let refused = place.run(&["sandbox", "exec", "--tty", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("--tty needs a terminal"), "{}", stderr(&refused));
+}
+
+#[test]
+fn signals_cancel_the_run_and_leave_a_receipt() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let place = Place::new();
+        let mut child = place
+            .command(&["sandbox", "exec", "--", "sh", "-c", "echo ready; sleep 600"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "ready\n");
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{signal:?}: {}", stderr(&output));
+        let runs = place.json(&["runs", "--json"]);
+        let run = &runs["runs"][0];
+        assert_eq!((run["state"].as_str(), &run["hasReceipt"]), (Some("cancelled"), &true.into()));
+        place.done(&["verify", run["runId"].as_str().unwrap()]);
+    }
+}
+
+#[test]
+fn export_prints_every_event_since_a_time() {
+    let place = Place::new();
+    place.done(&["sandbox", "exec", "--", "true"]);
+    place.done(&["sandbox", "exec", "--", "true"]);
+    let all = place.done(&["export", "--jsonl"]);
+    let events: Vec<Value> = all.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let ends = events.iter().filter(|event| event["event"]["type"] == "run.completed").count();
+    assert_eq!(ends, 2);
+    let none = place.done(&["export", "--jsonl", "--since", "2999-01-01T00:00:00.000Z"]);
+    assert_eq!(none, "");
+    let first = events[0]["ts"].as_str().unwrap();
+    assert_eq!(place.done(&["export", "--jsonl", "--since", first]), all);
+    let misuse = place.run(&["export", "--jsonl", "--since", "yesterday"]);
+    assert!(!misuse.status.success());
+    assert!(stderr(&misuse).contains("--since yesterday"), "{}", stderr(&misuse));
+}
+
+#[test]
+fn policy_diff_and_test_say_what_another_policy_would_do() {
+    let place = Place::new();
+    place.done(&["sandbox", "exec", "--", "true"]);
+    place.done(&["sandbox", "exec", "--", "sh", "-c", "true"]);
+    let same = place.json(&["policy", "diff", "default", "--json"]);
+    assert_eq!((&same["compared"], same["changed"].as_array().unwrap().len()), (&2.into(), 0));
+    let strict = place.json(&["policy", "diff", "strict", "--json"]);
+    let changed = strict["changed"].as_array().unwrap();
+    assert!(changed.iter().any(|row| row["old"] == "allow" && row["new"] != "allow"), "{strict}");
+    for source in [&["policy", "test"][..], &["policy", "test", "ci"]] {
+        assert!(place.done(source).contains(" passed, 0 failed"));
+    }
+    let folder = place.directory.path().join("broken");
+    fs::create_dir(&folder).unwrap();
+    let policy = place.directory.path().join("home/policy");
+    for name in ["document.json", "rules.cedar"] {
+        fs::copy(policy.join(name), folder.join(name)).unwrap();
+    }
+    let lie = r#"{"name": "sudo is fine", "argv": ["sudo", "id"], "expect": "allow"}"#;
+    fs::write(folder.join("tests.jsonl"), lie).unwrap();
+    let failed = place.run(&["policy", "test", folder.to_str().unwrap()]);
+    assert!(!failed.status.success());
+    assert!(stderr(&failed).contains("sudo is fine"), "{}", stderr(&failed));
+    // A broken policy is refused, and the old one stays in force.
+    assert!(!place.run(&["policy", "set", folder.to_str().unwrap()]).status.success());
+    place.done(&["sandbox", "exec", "--", "true"]);
+}
+
+#[test]
+fn conform_prints_its_checks_and_writes_a_report() {
+    let place = Place::new();
+    let report = place.directory.path().join("report.json");
+    let output = place.run(&[
+        "sandbox",
+        "conform",
+        "--provider",
+        "mock",
+        "--tier",
+        "compatible",
+        "--json",
+        "--report",
+        report.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(printed.is_object());
+    let signed: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    assert_eq!(signed["signatures"].as_array().unwrap().len(), 1);
+    let misuse = place.run(&["sandbox", "conform", "--provider", "mock", "--tier", "royal"]);
+    assert_eq!(misuse.status.code(), Some(2), "{}", stderr(&misuse));
+}
