@@ -23,6 +23,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "git", package: "git" },
     Tool { program: "ip", package: "iproute2" },
     Tool { program: "jq", package: "jq" },
+    Tool { program: "keyctl", package: "keyutils" },
     Tool { program: "kill", package: "procps" },
     Tool { program: "node", package: "nodejs" },
     Tool { program: "npm", package: "npm" },
@@ -30,6 +31,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "pip3", package: "python3-pip" },
     Tool { program: "pytest-3", package: "python3-pytest" },
     Tool { program: "python3", package: "python3" },
+    Tool { program: "script", package: "bsdutils" },
     Tool { program: "setpriv", package: "util-linux" },
     Tool { program: "strings", package: "binutils" },
 ];

@@ -24,7 +24,8 @@ fn main() {
     let warrant = binary();
     // A real disk, not a temporary filesystem: the store is durable.
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let bench = Bench { warrant, home: place.path().join("home"), workspace: place.path().join("w") };
+    let bench =
+        Bench { warrant, home: place.path().join("home"), workspace: place.path().join("w") };
     std::fs::create_dir(&bench.workspace).unwrap();
     bench.compare(rounds);
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use thiserror::Error;
+use warrant_plane::Home;
 use warrant_protocol::Isolation;
 use warrant_sandbox::hermetic::{Hermetic, Pool, WorkerProgram};
 use warrant_sandbox::mock::Mock;
@@ -27,12 +28,23 @@ pub enum NoBackend {
     NothingHolds,
 }
 
-/// Returns the local backends, strongest first.
+/// Returns the local backends, strongest first, as they are found by trying.
 #[must_use]
 pub fn local() -> Vec<Arc<dyn Backend>> {
+    all(Namespace::new())
+}
+
+/// Returns the local backends, strongest first; that the first one holds is remembered in this
+/// home for a short while, so that not every process has to build a boundary before its own.
+#[must_use]
+pub fn local_of(home: &Home) -> Vec<Arc<dyn Backend>> {
+    all(Namespace::new().remembering(home.data().join("trial")))
+}
+
+fn all(namespace: Namespace) -> Vec<Arc<dyn Backend>> {
     let worker = || Pool::new(WorkerProgram::this(), 0);
     vec![
-        Arc::new(Namespace::new()),
+        Arc::new(namespace),
         Arc::new(Hermetic::new(worker())),
         Arc::new(Process::new()),
         Arc::new(Mock::new(worker())),

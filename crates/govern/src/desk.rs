@@ -23,6 +23,8 @@ use warrant_runner::run::{Ended, Observer, RunError, RunnerIdentity, Surrounding
 use warrant_sandbox::{Backend, Cancel, Stdin, TtySize};
 
 use crate::ask::Ask;
+use crate::keyring::{self, KeyringError};
+use crate::passed;
 use crate::policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_policy};
 
 /// The plane of this machine with the policy in force. Threads may share it.
@@ -127,6 +129,9 @@ pub enum DeskError {
     /// There is no such run.
     #[error("there is no run {0} here; see warrant runs")]
     NoRun(String),
+    /// The keyring did not give the master key.
+    #[error(transparent)]
+    Keyring(#[from] KeyringError),
     /// The system refused.
     #[error("the system refused")]
     System(#[from] io::Error),
@@ -288,10 +293,13 @@ impl Desk {
     }
 }
 
-fn environment(home: Option<&Path>) -> io::Result<HomeEnvironment> {
+fn environment(home: Option<&Path>) -> Result<HomeEnvironment, DeskError> {
     let mut environment = HomeEnvironment::of_process();
     if let Some(home) = home {
         environment.warrant_home = Some(std::path::absolute(home)?.into_os_string());
+    }
+    if let Some(source) = std::env::var_os("WARRANT_MASTER_KEY_FROM") {
+        environment.master_key = Some(keyring::master_key(&source.to_string_lossy())?);
     }
     Ok(environment)
 }
@@ -302,8 +310,13 @@ fn read_policy(home: &Path) -> Result<Option<PolicySnapshot>, DeskError> {
         return Ok(None);
     }
     let files = PolicyFiles::read(&folder)?;
+    if let Some(known) = passed::recall(home, &files) {
+        return Ok(Some(known));
+    }
     let loaded = PolicySnapshot::load(files.text());
-    loaded.map(Some).map_err(|error| DeskError::Policy { folder, cause: error.into() })
+    let policy = loaded.map_err(|error| DeskError::Policy { folder, cause: error.into() })?;
+    passed::keep(home, &files, &policy);
+    Ok(Some(policy))
 }
 
 /// Returns who is at the keyboard, as the operating system authenticated them.

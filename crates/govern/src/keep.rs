@@ -9,8 +9,8 @@ use thiserror::Error;
 use warrant_protocol::Digest;
 use warrant_runner::run::Ended;
 use warrant_workspace::{
-    ExportError, ExportOptions, GatePolicy, Gated, Journal, JournalError, Recovered, TreeLimits,
-    TreePath, apply_export, plan_export,
+    ExportError, ExportOptions, GateLists, GatePolicy, Gated, Journal, JournalError, Recovered,
+    TreeLimits, TreePath, apply_export, plan_export,
 };
 
 use crate::desk::Desk;
@@ -77,7 +77,7 @@ pub fn after(desk: &Desk, workspace: &Path, mode: Mode, ended: &Ended) -> Result
     }
     let root = File::open(workspace)?;
     let options = ExportOptions {
-        policy: &GatePolicy::advised(),
+        policy: &gate(desk),
         released: &[],
         started_at: None,
         limits: TreeLimits::generous(),
@@ -87,6 +87,20 @@ pub fn after(desk: &Desk, workspace: &Path, mode: Mode, ended: &Ended) -> Result
     let (journal, _) = open_journal(desk, workspace)?;
     let exported = apply_export(plan, workspace, upper.as_fd(), &journal)?;
     Ok(Kept::Exported { paths: exported.paths, gated })
+}
+
+/// Returns what the policy in force says of names that run by themselves later: its own lists,
+/// and what we advise for the rest.
+#[must_use]
+pub fn gate(desk: &Desk) -> GatePolicy {
+    let controls = desk.policy().and_then(|policy| policy.controls().gate.as_ref());
+    controls.map_or_else(GatePolicy::advised, |gate| {
+        GatePolicy::with_lists(GateLists {
+            flag: gate.flag.clone(),
+            hold: gate.hold.clone(),
+            refuse: gate.refuse.clone(),
+        })
+    })
 }
 
 /// Opens the journal of a workspace, below the home and never inside the workspace.

@@ -9,6 +9,8 @@ mod ask;
 pub mod backends;
 mod desk;
 pub mod keep;
+pub mod keyring;
+mod passed;
 mod policy_files;
 
 pub use ask::{Ask, around_plain, find_program, plain_request};

@@ -17,8 +17,8 @@ pub mod terms;
 
 mod context;
 mod document;
-mod paths;
 mod passed;
+mod paths;
 mod questions;
 
 pub use controls::Controls;

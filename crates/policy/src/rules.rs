@@ -239,8 +239,7 @@ impl Rules {
         let passed = self.policies.iter().map(|policy| {
             let rule = self.rule(policy.id()).cloned();
             let rule = rule.ok_or_else(|| InvalidRules::Assemble(policy.id().to_string()))?;
-            let mut policy =
-                policy.to_json().map_err(|cause| InvalidRules::Parse(told(&cause)))?;
+            let mut policy = policy.to_json().map_err(|cause| InvalidRules::Parse(told(&cause)))?;
             if let Some(members) = policy.as_object_mut() {
                 // They are in the rule; reading them again would only cost time.
                 members.remove("annotations");

@@ -23,6 +23,23 @@ pub struct VersionPins {
     pub versions: Vec<String>,
 }
 
+/// How old the trial may be that a posture is known from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trial {
+    /// As old as the backend thinks right: the run's own boundary is built from the same hard
+    /// steps, and nothing is handed over before.
+    Recent,
+    /// Of this very moment: secrets are released after it and before the run's own boundary.
+    Fresh,
+}
+
+impl Trial {
+    /// Returns what a contract calls for.
+    pub(crate) const fn of(contract: &ContractBody) -> Self {
+        if contract.secrets.is_empty() { Self::Recent } else { Self::Fresh }
+    }
+}
+
 /// Our own request is no evidence.
 const WEAKEST_EVIDENCE: Evidence = Evidence::Reported;
 
@@ -45,11 +62,14 @@ pub(crate) fn choose_backend<'a>(
 /// Probes the backend, records what it holds, and refuses if that is not enough.
 pub(crate) fn check_posture(
     journal: &mut Journal<'_>,
-    backend: &dyn Backend,
+    (backend, trial): (&dyn Backend, Trial),
     demands: &Demands,
     pins: &[VersionPins],
 ) -> Result<Posture, Halt> {
-    let posture = backend.probe();
+    let posture = match trial {
+        Trial::Recent => backend.probe(),
+        Trial::Fresh => backend.probe_afresh(),
+    };
     let checked = Event::PreflightChecked {
         limits_enforced: demands.limits_held(&posture),
         evidence_accepted: demands.evidence(&posture),

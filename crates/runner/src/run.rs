@@ -152,7 +152,8 @@ fn walk(
     let limits = fit::limits_of(contract, &execution);
     let demands = Demands::of(contract, &limits);
     let backend = guard::choose_backend(surroundings.backends, contract.isolation_or_default())?;
-    let posture = guard::check_posture(journal, backend, &demands, surroundings.pins)?;
+    let trial = guard::Trial::of(contract);
+    let posture = guard::check_posture(journal, (backend, trial), &demands, surroundings.pins)?;
     let place = fit::Place {
         workspace: surroundings.workspace,
         stdin: surroundings.stdin,

@@ -33,8 +33,8 @@ use crate::cgroup::{Cgroups, Counts};
 use crate::door::{self, Door};
 use crate::namespace::identity::Identities;
 use crate::namespace::layout::System;
-use crate::namespace::memory::Memory;
 use crate::namespace::lower::{Lowered, PROXY_PORT, lower};
+use crate::namespace::memory::Memory;
 use crate::namespace::posture::{Host, Tried};
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
 use crate::started::Started;
@@ -146,7 +146,8 @@ impl Backend for Namespace {
     }
 
     fn probe(&self) -> Posture {
-        let remembered = || self.memory.as_ref().is_some_and(|memory| memory.recalls(self.landlock));
+        let remembered =
+            || self.memory.as_ref().is_some_and(|memory| memory.recalls(self.landlock));
         let posture = self.posture.get_or_init(|| {
             if remembered() { self.posture_after(&Tried::Held) } else { self.probe_afresh() }
         });

@@ -155,9 +155,8 @@ impl GateLists {
         let folded = String::from_utf8_lossy(path.as_bytes()).to_lowercase();
         // A pattern too complex to be tried keeps things in, and lets nothing out.
         let names = |list: &[String], in_doubt: bool| {
-            list.iter().any(|glob| {
-                matches_pattern(&folded, &glob.to_lowercase()).unwrap_or(in_doubt)
-            })
+            list.iter()
+                .any(|glob| matches_pattern(&folded, &glob.to_lowercase()).unwrap_or(in_doubt))
         };
         if names(&self.refuse, true) {
             Some(Verdict::Refuse)

@@ -23,9 +23,9 @@ use request::Wish;
 
 /// Runs one program under a contract.
 pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit> {
-    let backends = backends::local();
-    let backend = super::providers::choose(&backends, arguments.provider.as_deref())?;
     let desk = Desk::open(home)?;
+    let backends = backends::local_of(desk.plane().home());
+    let backend = super::providers::choose(&backends, arguments.provider.as_deref())?;
     let wish = Wish::read(arguments, &desk, backend.isolation()).map_err(Misuse::of)?;
     if arguments.dry_run {
         return plan::print(&desk, &wish, backend, arguments.json);

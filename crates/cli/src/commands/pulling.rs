@@ -5,16 +5,14 @@ use std::time::SystemTime;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use warrant_protocol::event::ArtifactKind;
-use warrant_workspace::{
-    BranchWish, Changed, GatePolicy, Gated, PullOptions, Pulled, Verdict, pull as bring,
-};
+use warrant_workspace::{BranchWish, Changed, Gated, PullOptions, Pulled, Verdict, pull as bring};
 
 use crate::args::{Pull, Undo};
 use crate::commands::reading;
 use crate::exit::Exit;
 use crate::ui;
 use warrant_govern::Desk;
-use warrant_govern::keep::open_journal;
+use warrant_govern::keep::{gate, open_journal};
 
 /// `warrant pull`.
 pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
@@ -35,7 +33,7 @@ pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
         branch: if arguments.branch { BranchWish::Always } else { BranchWish::WhenNeeded },
         branch_prefix: "warrant/",
         at: SystemTime::now(),
-        policy: &GatePolicy::advised(),
+        policy: &gate(desk),
         released: &[],
     };
     let pulled = bring(&repo, &mut diff, &journal, &options)?;

@@ -156,3 +156,47 @@ fn conform_prints_its_checks_and_writes_a_report() {
     let misuse = place.run(&["sandbox", "conform", "--provider", "mock", "--tier", "royal"]);
     assert_eq!(misuse.status.code(), Some(2), "{}", stderr(&misuse));
 }
+
+#[test]
+fn the_master_key_comes_from_a_keyring_or_a_file_when_asked() {
+    let place = Place::new();
+    // A session keyring of its own: the person's keys stay untouched.
+    let within = |key: &str, arguments: &str| {
+        let line = format!(
+            "printf %s {key} | keyctl padd user warrant-master @s > /dev/null && exec {} {arguments}",
+            env!("CARGO_BIN_EXE_warrant")
+        );
+        let mut command = Command::new("keyctl");
+        command.args(["session", "-", "sh", "-c", &line]);
+        command.env("WARRANT_HOME", place.directory.path().join("home"));
+        command.env("WARRANT_MASTER_KEY_FROM", "keyring:kernel").stdin(Stdio::null());
+        command.output().unwrap()
+    };
+    let value = place.directory.path().join("value");
+    fs::write(&value, "correct horse battery").unwrap();
+    let set = within("one-key", &format!("secret set TOKEN --from-file {}", value.display()));
+    assert!(set.status.success(), "{}", stderr(&set));
+    assert!(!place.directory.path().join("home/master.key").exists());
+    assert!(!place.directory.path().join("home/keys/plane.key.pem").exists(), "keys lie open");
+    let listed = within("one-key", "secret list");
+    assert!(stdout(&listed).contains("TOKEN"), "{}", stderr(&listed));
+    let other = within("another-key", "secret list");
+    assert_eq!(other.status.code(), Some(1), "{}", stdout(&other));
+
+    let from = |source: &str| {
+        let mut command = place.command(&["secret", "list"]);
+        command.env("WARRANT_MASTER_KEY_FROM", source).output().unwrap()
+    };
+    let file = place.directory.path().join("key");
+    fs::write(&file, "one-key\n").unwrap();
+    assert!(stdout(&from(&format!("file:{}", file.display()))).contains("TOKEN"));
+    for (source, words) in [
+        ("file:/no/such/file", "cannot read the master key"),
+        ("keyring:pocket", "keyring:kernel, keyring:secret-service or file:PATH"),
+        ("one-key", "keyring:kernel, keyring:secret-service or file:PATH"),
+    ] {
+        let refused = from(source);
+        assert_eq!(refused.status.code(), Some(1), "{}", stdout(&refused));
+        assert!(stderr(&refused).contains(words), "{}", stderr(&refused));
+    }
+}

@@ -8,3 +8,4 @@
 )]
 
 mod desk;
+mod passed;

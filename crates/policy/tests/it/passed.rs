@@ -51,7 +51,7 @@ fn a_record_vouches_for_no_other_text_and_no_other_maker() {
 fn a_damaged_record_is_no_record() {
     let text = Preset::Default.text();
     let record = record(text);
-    for length in 0..record.len() {
+    for length in (0..record.len()).step_by(41) {
         let Some(start) = record.get(..length) else { continue };
         assert!(PolicySnapshot::recall(text, MAKER, start).is_none(), "{length}");
     }

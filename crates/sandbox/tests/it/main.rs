@@ -16,9 +16,9 @@ mod crowd;
 mod hermetic;
 mod limits;
 mod lowering;
+mod memory;
 #[cfg(feature = "hermetic")]
 mod mock;
-mod memory;
 mod namespace;
 mod network;
 mod streams;

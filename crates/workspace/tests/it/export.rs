@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use warrant_workspace::{
-    ChangeKind, Changed, Collected, ExportError, ExportOptions, ExportPlan, GateClass, GateLists, GatePolicy,
-    Journal, NotExported, TreeLimits, TreePath, UndoError, Verdict, apply_export, collect_overlay,
-    plan_export,
+    ChangeKind, Changed, Collected, ExportError, ExportOptions, ExportPlan, GateClass, GateLists,
+    GatePolicy, Journal, NotExported, TreeLimits, TreePath, UndoError, Verdict, apply_export,
+    collect_overlay, plan_export,
 };
 
 use crate::fixture::{Entry, Fixture, files, tree};
