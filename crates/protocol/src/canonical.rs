@@ -62,7 +62,7 @@ fn write_object(object: &Map<String, Value>, left_out: Option<&str>, text: &mut 
     }
     let mut members: Vec<_> = members.collect();
     if is_ascii {
-        members.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        members.sort_unstable_by_key(|(name, _)| *name);
     } else {
         members.sort_unstable_by(|(a, _), (b, _)| a.encode_utf16().cmp(b.encode_utf16()));
     }
