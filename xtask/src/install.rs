@@ -27,6 +27,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "kill", package: "procps" },
     Tool { program: "node", package: "nodejs" },
     Tool { program: "npm", package: "npm" },
+    Tool { program: "openssl", package: "openssl" },
     Tool { program: "perl", package: "perl" },
     Tool { program: "pip3", package: "python3-pip" },
     Tool { program: "pytest-3", package: "python3-pytest" },

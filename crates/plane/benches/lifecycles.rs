@@ -8,6 +8,7 @@
     clippy::expect_used,
     clippy::print_stdout,
     clippy::indexing_slicing,
+    clippy::too_many_arguments,
     missing_docs,
     reason = "a measurement"
 )]
@@ -118,7 +119,7 @@ impl Runner {
     fn finish(&mut self, leased: &Value) {
         let contract = Contract::from_value(leased["contract"].clone()).unwrap();
         let mut chain = Chain::new(contract.hash());
-        let mut take = |chain: &mut Chain, events: &Value| {
+        let take = |chain: &mut Chain, events: &Value| {
             for event in events.as_array().unwrap() {
                 chain.push(ChainedEvent::from_value(event.clone()).unwrap()).unwrap();
             }

@@ -120,7 +120,7 @@ impl EmbeddedPlane {
     ) -> Result<Started, PlaneError> {
         let now = random::now().map_err(PlaneError::failed)?;
         let mut held = self.take_held(lease)?;
-        extend(&mut held.chain, events)?;
+        extend(&mut held.chain, events).map_err(|error| self.fenced_first(lease, error))?;
         let secrets = self.release(&held.contract, now)?;
         let start = StartEvents::of(&held.contract, lease, held.chain, now);
         let extended = Arc::clone(&start.extended);
@@ -144,7 +144,7 @@ impl EmbeddedPlane {
         events: &[ChainedEvent],
     ) -> Result<(), PlaneError> {
         let mut held = self.take_held(lease)?;
-        extend(&mut held.chain, events)?;
+        extend(&mut held.chain, events).map_err(|error| self.fenced_first(lease, error))?;
         let durability = if self.is_service() { Durability::Now } else { Durability::WithNext };
         self.store()
             .append_with(durability, lease, rows(events))
@@ -180,7 +180,7 @@ impl EmbeddedPlane {
         (events, receipt): (&[ChainedEvent], &Receipt),
     ) -> Result<Receipt, PlaneError> {
         let mut held = self.take_held(lease)?;
-        extend(&mut held.chain, events)?;
+        extend(&mut held.chain, events).map_err(|error| self.fenced_first(lease, error))?;
         check_receipt(holder, &held, receipt)?;
         self.check_artifacts(lease, receipt)?;
         let signed = receipt
@@ -205,6 +205,14 @@ impl EmbeddedPlane {
             .complete(&lease.run, lease.epoch, completion)
             .map_err(store_error(&lease.run))?;
         Ok(signed)
+    }
+
+    /// A runner whose lease is over is told just that: what it says cannot follow any more.
+    fn fenced_first(&self, lease: &LeaseKey, error: PlaneError) -> PlaneError {
+        match self.store().holds(&lease.run, lease.epoch) {
+            Ok(false) => PlaneError::Fenced(lease.run.clone()),
+            Ok(true) | Err(_) => error,
+        }
     }
 
     /// Returns the values of the contract's secrets after checking that it may start now.
@@ -276,13 +284,16 @@ impl EmbeddedPlane {
     }
 }
 
+/// The chain after a start, and what the plane added; filled inside the transaction.
+type Extended = Mutex<Option<(Chain, Vec<ChainedEvent>)>>;
+
 /// Makes the plane's own events of a start, inside the transaction that records it.
 struct StartEvents {
     chain: Chain,
     now: Timestamp,
     epoch: u64,
     releases: Vec<Event>,
-    extended: Arc<Mutex<Option<(Chain, Vec<ChainedEvent>)>>>,
+    extended: Arc<Extended>,
 }
 
 impl StartEvents {
@@ -313,8 +324,6 @@ impl StartEvents {
         Ok(all)
     }
 }
-
-type Extended = Mutex<Option<(Chain, Vec<ChainedEvent>)>>;
 
 fn take_extended(extended: &Extended) -> Result<(Chain, Vec<ChainedEvent>), PlaneError> {
     let taken = extended.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -24,13 +24,13 @@ use crate::store::StoreError;
 #[derive(Debug)]
 pub struct HttpError {
     status: StatusCode,
-    body: ErrorBody,
+    body: Box<ErrorBody>,
     retry_after_s: Option<u32>,
 }
 
 impl HttpError {
     fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { status, body: ErrorBody::text(error), retry_after_s: None }
+        Self { status, body: Box::new(ErrorBody::text(error)), retry_after_s: None }
     }
 
     fn coded(status: StatusCode, code: &str, error: impl Into<String>) -> Self {
@@ -151,7 +151,7 @@ impl HttpError {
 
 impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
-        let mut response = answer::json(&self.body);
+        let mut response = answer::json(&*self.body);
         *response.status_mut() = self.status;
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(hyper::header::RETRY_AFTER, seconds.into());

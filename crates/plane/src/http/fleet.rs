@@ -390,11 +390,7 @@ pub(super) async fn complete(
             Holder { id: &runner.id, key: &runner.key, liveness: None, lease_ms: LEASE_MS };
         let run = &opened.lease.run;
         let told = (wish.events.as_slice(), &wish.receipt);
-        let receipt = match service.plane.complete_run(&holder, &opened.lease, told) {
-            Ok(receipt) => receipt,
-            Err(PlaneError::Fenced(_)) => return Err(service.late(run)),
-            Err(error) => return Err(error.into()),
-        };
+        let receipt = service.plane.complete_run(&holder, &opened.lease, told)?;
         let status = receipt.body().status.as_str();
         service.metrics.count(&format!("runs.completed.{status}"));
         service.logs.end(run);
@@ -403,17 +399,6 @@ pub(super) async fn complete(
     })
     .await?;
     Ok(answer::json(&json!({"receipt": receipt})))
-}
-
-impl PlaneService {
-    /// What a runner is told whose receipt comes when the run is not its any more.
-    fn late(&self, run: &RunId) -> HttpError {
-        match self.plane.store().run(run) {
-            Ok(row) if row.has_receipt => HttpError::fenced(run),
-            Ok(_) => HttpError::fenced(run),
-            Err(error) => error.into(),
-        }
-    }
 }
 
 /// `POST /v1/runs/:id/hand-back`.

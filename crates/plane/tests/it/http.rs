@@ -2,6 +2,8 @@
 
 mod attacks;
 mod fleet;
+mod fuzz;
+mod house;
 mod people;
 mod support;
 mod transcript;

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 
 use warrant_plane::store::{
-    Completion, Durability, Entry, RunFilter, Store, StoreError, Submitted,
+    Completion, Durability, Entry, ListingFilter, RunFilter, Store, StoreError, Submitted,
 };
 use warrant_protocol::{Digest, RunState};
 
@@ -210,4 +210,45 @@ fn clocks_go_forward_across_restarts() {
     let store = Store::open(dir.path()).unwrap();
     assert_eq!(store.tick("a").unwrap(), 3);
     assert_eq!(store.tick("b").unwrap(), 1);
+}
+
+#[test]
+fn a_page_of_many_runs_costs_what_it_shows() {
+    const RUNS: u64 = 100_000;
+    let (dir, store) = store();
+    queued(&store, &run_id(0));
+    let mut raw = rusqlite::Connection::open(dir.path().join("plane.db")).unwrap();
+    let transaction = raw.transaction().unwrap();
+    transaction
+        .execute(
+            "INSERT INTO runs (id, state, pool, agent_kind, prompt, requested_by, request_hash,
+               policy_hash, created_at, updated_at, judgment, request)
+             WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+             SELECT 'run_' || i, 'completed', 'default', 'command', 'true', 'human:alice',
+               x'00', x'00', 1000, 1000, '{}', '{}' FROM n",
+            [RUNS],
+        )
+        .unwrap();
+    transaction.commit().unwrap();
+    let filter = |states: Vec<RunState>, before| ListingFilter {
+        states,
+        before,
+        limit: 100,
+        ..ListingFilter::default()
+    };
+    for (states, before) in [
+        (vec![], None),
+        (vec![], Some(50_000)),
+        (vec![RunState::Completed], Some(500)),
+        (vec![RunState::Queued], None),
+        (vec![RunState::Running, RunState::Stopping], None),
+    ] {
+        let wanted = filter(states, before);
+        let began = std::time::Instant::now();
+        let page = store.page(&wanted).unwrap();
+        // Ten times the promise: this machine may be busy and this build is not optimized.
+        assert!(began.elapsed() < std::time::Duration::from_millis(200), "{wanted:?}");
+        assert!(page.runs.len() <= 100);
+    }
+    assert_eq!(store.page(&filter(vec![RunState::Queued], None)).unwrap().runs.len(), 1);
 }

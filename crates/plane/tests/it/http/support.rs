@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 use warrant_plane::home::{Home, fresh_key};
 use warrant_plane::http::settings::Settings;
 use warrant_plane::http::{PlaneService, Shared, keep_house, router, serve};
@@ -66,7 +67,16 @@ impl Plane {
         Self::start_in(dir, settings)
     }
 
+    pub(crate) fn start_tls(acceptor: TlsAcceptor) -> Self {
+        let dir = Arc::new(tempfile::tempdir().unwrap());
+        Self::serve_in(dir, Settings::fresh().unwrap(), Some(acceptor))
+    }
+
     pub(crate) fn start_in(dir: Arc<TempDir>, settings: Settings) -> Self {
+        Self::serve_in(dir, settings, None)
+    }
+
+    fn serve_in(dir: Arc<TempDir>, settings: Settings, tls: Option<TlsAcceptor>) -> Self {
         let home = Home::open_at(dir.path().join("home"), None).unwrap();
         let folder = dir.path().join("home/policy");
         if !folder.exists() {
@@ -75,6 +85,7 @@ impl Plane {
         }
         let (admin, enroll) = (settings.admin_token.clone(), settings.enroll_token.clone());
         let service = Arc::new(PlaneService::open(home, settings).unwrap());
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let (stop, stopped) = watch::channel(false);
         let (tell, told) = std::sync::mpsc::channel();
         let shared = Arc::clone(&service);
@@ -83,10 +94,10 @@ impl Plane {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 tell.send(listener.local_addr().unwrap()).unwrap();
                 tokio::spawn(keep_house(Arc::clone(&shared)));
-                serve(listener, router(shared), None, stopped).await.unwrap();
+                serve(listener, router(shared), tls, stopped).await.unwrap();
             });
         });
-        let url = format!("http://{}", told.recv().unwrap());
+        let url = format!("{scheme}://{}", told.recv().unwrap());
         Self { dir, url, service, admin, enroll, stop, thread: Some(thread) }
     }
 
