@@ -214,7 +214,7 @@ impl Plane for EmbeddedPlane {
     }
 
     fn start(&self, lease: &LeaseKey, events: &[ChainedEvent]) -> Result<Started, PlaneError> {
-        self.start_lease(lease, events)
+        self.start_lease(self.home.runner_id(), lease, events)
     }
 
     fn append(&self, lease: &LeaseKey, events: &[ChainedEvent]) -> Result<(), PlaneError> {

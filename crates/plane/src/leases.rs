@@ -115,11 +115,13 @@ impl EmbeddedPlane {
     /// [`PlaneError::Refused`] when the run may not start any more.
     pub fn start_lease(
         &self,
+        holder: &RunnerId,
         lease: &LeaseKey,
         events: &[ChainedEvent],
     ) -> Result<Started, PlaneError> {
         let now = random::now().map_err(PlaneError::failed)?;
         let mut held = self.take_held(lease)?;
+        check_holder(holder, lease, &held.chain)?;
         extend(&mut held.chain, events).map_err(|error| self.fenced_first(lease, error))?;
         let secrets = self.release(&held.contract, now)?;
         let start = StartEvents::of(&held.contract, lease, held.chain, now);
@@ -180,6 +182,7 @@ impl EmbeddedPlane {
         (events, receipt): (&[ChainedEvent], &Receipt),
     ) -> Result<Receipt, PlaneError> {
         let mut held = self.take_held(lease)?;
+        check_holder(holder.id, lease, &held.chain)?;
         extend(&mut held.chain, events).map_err(|error| self.fenced_first(lease, error))?;
         check_receipt(holder, &held, receipt)?;
         self.check_artifacts(lease, receipt)?;
@@ -337,6 +340,21 @@ fn claimed_by(holder: &Holder<'_>, epoch: u64) -> Event {
         epoch: Some(epoch),
         attestation_tier: None,
     }
+}
+
+/// Checks that the chain says that this runner has this lease.
+///
+/// A lease given just before a power cut may be forgotten and its number given again; then two
+/// runners show the same number, and the chain knows only one of them.
+fn check_holder(holder: &RunnerId, lease: &LeaseKey, chain: &Chain) -> Result<(), PlaneError> {
+    let claimed = chain.events().iter().rev().find_map(|event| match event.event() {
+        Event::RunClaimed { runner_id, epoch, .. } => Some((runner_id, *epoch)),
+        _ => None,
+    });
+    if claimed == Some((holder, Some(lease.epoch))) {
+        return Ok(());
+    }
+    Err(PlaneError::Fenced(lease.run.clone()))
 }
 
 /// Adds a runner's events after checking that they follow and that a runner may say them.

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde_json::json;
@@ -21,6 +22,9 @@ use crate::ui;
 
 /// How many threads may wait for the disk at once.
 const DISK_THREADS: usize = 32;
+
+/// How long work may take that nobody waits for any more.
+const GIVE_UP: Duration = Duration::from_secs(2);
 
 /// Runs one command.
 pub(crate) fn run(home: Option<&Path>, command: &Plane) -> anyhow::Result<Exit> {
@@ -45,20 +49,24 @@ fn start(home: Option<&Path>, arguments: &PlaneStart) -> anyhow::Result<Exit> {
         .max_blocking_threads(DISK_THREADS)
         .build()
         .context("no runtime")?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let listener = TcpListener::bind(address)
             .await
             .with_context(|| format!("cannot listen on {address}"))?;
         let bound = listener.local_addr()?;
         let scheme = if acceptor.is_some() { "https" } else { "http" };
-        announce(&opened, &format!("{scheme}://{bound}"), arguments.json);
+        // Whoever reads our first words may tell us to stop at once.
         let shutdown = stop_on_signals(&opened.service)?;
+        announce(&opened, &format!("{scheme}://{bound}"), arguments.json);
         let housekeeping = tokio::spawn(keep_house(Arc::clone(&opened.service)));
         let routes = router(Arc::clone(&opened.service));
         serve(listener, routes, acceptor, shutdown).await.context("the plane cannot serve")?;
         housekeeping.abort();
         Ok(Exit::Success)
-    })
+    });
+    // Whatever still waits for a reader that stopped reading is not waited for.
+    runtime.shutdown_timeout(GIVE_UP);
+    served
 }
 
 /// A plane that is ready to serve.

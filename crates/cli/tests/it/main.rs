@@ -11,6 +11,7 @@ mod binary;
 mod crash;
 mod exec;
 mod keys;
+mod plane;
 mod verify;
 
 use std::io::Write as _;

@@ -305,7 +305,7 @@ pub(super) async fn start(
     let text = blocking(&service, move |service| {
         let wish = StartRun::from_value(&body::parse(&bytes)?)?;
         let opened = service.open_run(&wish.claim_token, &id)?;
-        let started = service.plane.start_lease(&opened.lease, &wish.events)?;
+        let started = service.plane.start_lease(&opened.runner.id, &opened.lease, &wish.events)?;
         service.metrics.count("runs.started");
         service.metrics.add("secrets.released", started.secrets.len() as u64);
         service.changes.tell(&opened.lease.run);

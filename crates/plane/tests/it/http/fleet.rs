@@ -168,6 +168,38 @@ fn a_runner_cannot_forge_consent_or_sign_for_another() {
 }
 
 #[test]
+fn a_lease_number_that_was_given_twice_opens_the_run_for_its_holder_alone() {
+    let plane = Plane::start();
+    let (first, second) =
+        (HandRunner::enroll(&plane, "default"), HandRunner::enroll(&plane, "default"));
+    let run = plane.submit("true");
+    let forgotten = first.claim(0).unwrap();
+    // A power cut took the lease away before it was durable: the run is queued as before.
+    let raw = rusqlite::Connection::open(plane.dir.path().join("home/data/plane.db")).unwrap();
+    raw.busy_timeout(Duration::from_secs(10)).unwrap();
+    raw.execute_batch(
+        "DROP TRIGGER events_last;
+         DELETE FROM events WHERE seq = (SELECT max(seq) FROM events);
+         UPDATE runs SET state = 'queued', epoch = 0, runner = NULL, lease_until = NULL,
+           event_count = event_count - 1;",
+    )
+    .unwrap();
+    let settings = plane.service.settings().clone();
+    let dir = std::sync::Arc::clone(&plane.dir);
+    drop(plane);
+    let plane = Plane::start_in(dir, settings);
+    let (mut first, mut second) = (first, second);
+    first.client = Client::new(&plane.url);
+    second.client = Client::new(&plane.url);
+    let mut held = second.claim(0).unwrap();
+    assert_eq!(held.answer["epoch"], forgotten.answer["epoch"]);
+    assert_eq!(first.post(&forgotten, "start", &json!({})).0, 409, "the chain names another");
+    second.start(&mut held);
+    assert_eq!(second.finish(&mut held).0, 200);
+    verified(&plane, &run, &second);
+}
+
+#[test]
 fn a_stop_reaches_a_runner_that_waits_within_a_second() {
     let plane = Plane::start();
     let runner = HandRunner::enroll(&plane, "default");
