@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::SystemTime;
 
+use crate::model::ModelCall;
+
 /// A decision about a destination, or several equal ones counted together.
 ///
 /// The first of its kind is reported at once, with `count` 1 and no bytes. What follows of the same
@@ -28,6 +30,9 @@ pub struct Decision {
     pub bytes_out: u64,
     /// When the first of those counted here was made.
     pub at: SystemTime,
+    /// The call to a model that was seen inside, of which this report tells and which counts as
+    /// no further decision.
+    pub model: Option<ModelCall>,
 }
 
 /// Bytes of a whole proxy.

@@ -1,12 +1,13 @@
 //! Counts decisions and bytes, so that a flood of connections is not a flood of reports.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use crate::decision::{Decision, Totals, Why};
+use crate::model::ModelCall;
 
 /// What a reporter is: called on the proxy's own thread, it must not block for long.
 pub(crate) type Reporter = Arc<dyn Fn(Decision) + Send + Sync>;
@@ -14,11 +15,15 @@ pub(crate) type Reporter = Arc<dyn Fn(Decision) + Send + Sync>;
 /// The host under which decisions are counted once there are too many kinds.
 const OTHERS: &str = "*";
 
+/// How many different calls to models are told of one proxy.
+const MOST_MODELS: usize = 64;
+
 /// All decisions of one proxy.
 pub(crate) struct Ledger {
     reporter: Reporter,
     kinds: Mutex<HashMap<Kind, Arc<Count>>>,
     max_kinds: usize,
+    models: Mutex<HashSet<(String, ModelCall)>>,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
 }
@@ -60,6 +65,7 @@ impl Ledger {
             reporter,
             kinds: Mutex::new(HashMap::new()),
             max_kinds,
+            models: Mutex::default(),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
         })
@@ -81,6 +87,20 @@ impl Ledger {
             Err(Full) => self.note(others(0)).ok()?,
         };
         Some(Tally { ledger: Arc::clone(self), count })
+    }
+
+    /// Tells of a call to a model, once for each host and model.
+    pub(crate) fn tell_model(&self, subject: &Subject, call: ModelCall) {
+        let mut models = lock(&self.models);
+        let is_new =
+            models.len() < MOST_MODELS && models.insert((subject.host.clone(), call.clone()));
+        drop(models);
+        if is_new {
+            let Subject { host, port, asked_address } = subject.clone();
+            let kind = Kind { host, port, why: Why::Allowed, asked_address };
+            let decision = kind.decision(SystemTime::now());
+            (self.reporter)(Decision { count: 0, model: Some(call), ..decision });
+        }
     }
 
     /// Reports what was counted since the first report of each kind.
@@ -155,6 +175,7 @@ impl Kind {
             bytes_in: 0,
             bytes_out: 0,
             at,
+            model: None,
         }
     }
 }

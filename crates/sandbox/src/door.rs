@@ -120,6 +120,7 @@ impl News {
                 bytes_out: decision.bytes_out,
                 bytes_in: decision.bytes_in,
                 at: decision.at,
+                model: decision.model.map(|call| (call.provider.to_owned(), call.model)),
             });
         }
     }

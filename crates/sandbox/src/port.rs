@@ -121,6 +121,8 @@ pub struct NetworkDecision {
     pub bytes_in: u64,
     /// When it was taken.
     pub at: SystemTime,
+    /// The provider and model of a call that was seen inside; such a report counts nothing.
+    pub model: Option<(String, String)>,
 }
 
 /// How a run went.

@@ -13,6 +13,7 @@ use crate::decision::Why;
 use crate::gate::{Destination, Gate};
 use crate::head::{Framing, RequestHead, ResponseHead, Version, parse_response};
 use crate::ledger::Tally;
+use crate::model::ModelPeek;
 use crate::pipe::{ROOM, fill, fill_more, within};
 
 /// One request and its response.
@@ -97,6 +98,7 @@ impl Exchange<'_> {
         if self.head.framing == Framing::Empty {
             return self.relay_response(&mut link.stream, &mut link.buffer, client).await;
         }
+        let subject = link.destination.subject();
         let (mut client_in, mut client_out) = client.split();
         let (mut upstream_in, mut upstream_out) = link.stream.split();
         let sending = async {
@@ -104,7 +106,19 @@ impl Exchange<'_> {
             let chunked = self.head.framing == Framing::Chunked;
             let mut out = Vec::new();
             let relay = BodyRelay { gate: self.gate, tally: self.tally, way: Way::Out, chunked };
-            relay.run(&mut body, (&mut client_in, buffer), (&mut upstream_out, &mut out)).await
+            let mut peek = ModelPeek::of(&self.head.method, self.path);
+            let tell = |call| self.gate.ledger.tell_model(&subject, call);
+            let mut see = |data: &[u8]| {
+                if let Some(call) = peek.as_mut().and_then(|peek| peek.see(data)) {
+                    tell(call);
+                }
+            };
+            let ends = ((&mut client_in, buffer), (&mut upstream_out, &mut out));
+            let sent = relay.run((&mut body, &mut see), ends.0, ends.1).await;
+            if let Some(call) = peek.as_mut().and_then(ModelPeek::end) {
+                tell(call);
+            }
+            sent
         };
         let relaying = self.relay_response(&mut upstream_in, &mut link.buffer, &mut client_out);
         tokio::pin!(sending, relaying);
@@ -170,7 +184,7 @@ impl Exchange<'_> {
         });
         let mut body = Body::new(framing);
         let relay = BodyRelay { gate: self.gate, tally: self.tally, way: Way::In, chunked };
-        relay.run(&mut body, (upstream, buffer), (client, &mut out)).await?;
+        relay.run((&mut body, &mut |_| ()), (upstream, buffer), (client, &mut out)).await?;
         let keeps_upstream = response.keep_alive && !body.ends_at_close();
         Ok(Relayed { keeps_client, keeps_upstream })
     }
@@ -255,7 +269,7 @@ struct BodyRelay<'r> {
 impl BodyRelay<'_> {
     async fn run(
         &self,
-        body: &mut Body,
+        (body, see): (&mut Body, &mut (impl FnMut(&[u8]) + Send)),
         (from, buffer): (&mut (impl AsyncRead + Unpin), &mut BytesMut),
         (to, out): (&mut (impl AsyncWrite + Unpin), &mut Vec<u8>),
     ) -> io::Result<()> {
@@ -266,6 +280,7 @@ impl BodyRelay<'_> {
                 Piece::Skip(count) => buffer.advance(count.min(buffer.len())),
                 Piece::Data(count) => {
                     let data = buffer.split_to(count.min(buffer.len()));
+                    see(&data);
                     if self.chunked {
                         drop(write!(out, "{count:x}\r\n"));
                     }

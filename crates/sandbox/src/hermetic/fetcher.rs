@@ -171,5 +171,6 @@ fn decided(decision: Decision) -> NetworkDecision {
         bytes_out: decision.bytes_out,
         bytes_in: decision.bytes_in,
         at: decision.at,
+        model: decision.model.map(|call| (call.provider.to_owned(), call.model)),
     }
 }

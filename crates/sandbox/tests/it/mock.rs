@@ -58,6 +58,7 @@ fn each_fault_misbehaves_as_it_says() {
         bytes_out: 0,
         bytes_in: 0,
         at: SystemTime::UNIX_EPOCH,
+        model: None,
     };
     let faults = Faults { leaked_connection: Some(decision.clone()), ..none() };
     assert_eq!(mock(faults, ":").network, [decision]);
