@@ -325,6 +325,7 @@ fn agent_argv(
     let (cmd, args): (&str, Vec<&str>) = match agent.kind.as_str() {
         "claude-code" => ("claude", vec!["-p", prompt, "--permission-mode", "acceptEdits"]),
         "codex" => ("codex", vec!["exec", "--skip-git-repo-check", prompt]),
+        "cursor" => ("cursor-agent", vec!["-p", "--force", prompt]),
         "pi" => ("pi", vec!["--harness-only"]),
         "command" => ("sh", vec!["-c", prompt]),
         "mock" => match context.mock_agent {

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 
 use warrant_protocol::event::FailureClass;
 use warrant_protocol::execution::{
-    PrepareContext, PreparedCommand, PreparedExecution, SECRET_PLACEHOLDER, ShellName,
+    ExecutionSpec, PrepareContext, PreparedCommand, PreparedExecution, SECRET_PLACEHOLDER,
+    ShellName,
 };
 use warrant_protocol::port::SecretValue;
 use warrant_protocol::request::WorkspaceMode;
 use warrant_protocol::{
-    ContractBody, Event, Limits, Outcome, Posture, Preimage, PreimageInputs, SecretName,
+    ContractBody, Event, Isolation, Limits, Outcome, Posture, Preimage, PreimageInputs, SecretName,
 };
 use warrant_sandbox::{
     Backend, Command, EnvValue, EnvVar, Files, Invocation, Network, Plan, Shell, Stdin, TtySize,
@@ -21,6 +22,7 @@ use warrant_sandbox::{
 
 use crate::halt::Halt;
 use crate::journal::Journal;
+use crate::site::{Ownership, Visit};
 
 /// Where programs are looked for when the contract does not say.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -29,21 +31,33 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 pub(crate) fn prepare_execution(
     contract: &ContractBody,
     environment: &BTreeMap<String, String>,
+    visit: Option<&Visit<'_>>,
 ) -> Result<PreparedExecution, Halt> {
-    let context = PrepareContext { environment, mock_agent: None };
-    contract.execution_or_default().prepare(&contract.budget, &context).map_err(|unknown| {
-        Halt::new(Outcome::Failed, FailureClass::CapabilityMismatch, unknown.to_string())
-    })
+    let mismatch =
+        |message: String| Halt::new(Outcome::Failed, FailureClass::CapabilityMismatch, message);
+    let execution = contract.execution_or_default();
+    let is_pi = matches!(&execution, ExecutionSpec::Agent { agent, .. } if agent.kind == "pi");
+    if is_pi && contract.isolation_or_default() == Isolation::Process {
+        return Err(mismatch("the process tier does not start the agent pi".to_owned()));
+    }
+    let mock_agent = visit.and_then(Visit::mock_agent);
+    let context = PrepareContext { environment, mock_agent };
+    execution.prepare(&contract.budget, &context).map_err(|unknown| mismatch(unknown.to_string()))
 }
 
 /// Returns the limits of a contract; the shorter time and the smaller output win.
-pub(crate) fn limits_of(contract: &ContractBody, execution: &PreparedExecution) -> Limits {
+pub(crate) fn limits_of(
+    contract: &ContractBody,
+    execution: &PreparedExecution,
+    visit: Option<&Visit<'_>>,
+) -> Limits {
     let mut limits = contract.limits.clone().unwrap_or_else(Limits::danger_unlimited);
     let wall = limits.wall_ms.unwrap_or(u64::MAX).min(execution.timeout_ms);
     limits.wall_ms = Some(wall);
     limits.output_bytes = match (limits.output_bytes, execution.log_max_bytes) {
         (Some(limit), Some(log)) => Some(limit.min(log)),
-        (limit, log) => limit.or(log),
+        // A visitor's log lies on this machine's disk, so it always has a bound.
+        (limit, log) => limit.or(log).or(visit.map(|visit| visit.most_output_bytes)),
     };
     limits
 }
@@ -52,6 +66,9 @@ pub(crate) fn limits_of(contract: &ContractBody, execution: &PreparedExecution) 
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub(crate) workspace: &'a Path,
+    pub(crate) ownership: Ownership,
+    /// A further file that the program must be able to read: itself.
+    pub(crate) read: Option<&'a Path>,
     pub(crate) stdin: &'a Stdin,
     pub(crate) tty: Option<TtySize>,
 }
@@ -81,7 +98,7 @@ pub(crate) fn invocation(
         env: environment(contract, execution),
         stdin: place.stdin.clone(),
         tty: place.tty,
-        files: files(contract, place.workspace),
+        files: files(contract, &place),
         network: network(contract),
         limits,
     }
@@ -155,18 +172,21 @@ fn claimed(contract: &ContractBody, secret: &str) -> Option<SecretName> {
     claims.find(|claim| claim.name.as_str() == secret).map(|claim| claim.name.clone())
 }
 
-fn files(contract: &ContractBody, workspace: &Path) -> Files {
+fn files(contract: &ContractBody, place: &Place<'_>) -> Files {
     let paths = |list: &[String]| list.iter().map(PathBuf::from).collect();
-    let (read_roots, write_roots) = match &contract.files {
+    let (mut read_roots, write_roots): (Vec<PathBuf>, Vec<PathBuf>) = match &contract.files {
         Some(grants) => (paths(&grants.read), paths(&grants.write)),
         None => (Vec::new(), Vec::new()),
     };
+    read_roots.extend(place.read.map(Path::to_owned));
     Files {
-        workspace: workspace.to_owned(),
-        access: match contract.mode {
-            Some(WorkspaceMode::ReadOnly) => WorkspaceAccess::ReadOnly,
-            Some(WorkspaceMode::Direct) => WorkspaceAccess::Direct,
-            Some(WorkspaceMode::Overlay) | None => WorkspaceAccess::Overlay,
+        workspace: place.workspace.to_owned(),
+        access: match (contract.mode, place.ownership) {
+            (Some(WorkspaceMode::ReadOnly), _) => WorkspaceAccess::ReadOnly,
+            // A copy that belongs to this run alone is the layer.
+            (_, Ownership::OfThisRun) => WorkspaceAccess::Direct,
+            (Some(WorkspaceMode::Direct), Ownership::Shared) => WorkspaceAccess::Direct,
+            (Some(WorkspaceMode::Overlay) | None, Ownership::Shared) => WorkspaceAccess::Overlay,
         },
         read_roots,
         write_roots,

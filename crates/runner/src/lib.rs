@@ -6,22 +6,32 @@
 //! broken. The runner never decides policy; it talks to the plane only through
 //! [`Plane`](warrant_protocol::port::Plane), which the embedded plane implements.
 //!
+//! [`visiting_run`] is the same for a workspace that comes from the plane. [`fleet`] is the claim
+//! loop around it: many runs at a time, from a plane over HTTP ([`remote`]).
+//!
 //! [`preview()`] says what a request would become here, without running anything.
 //! [`redact`] takes secret values out of everything before it is stored or shown.
 
 mod door;
 mod fit;
+pub mod fleet;
 mod gaps;
 mod guard;
 mod halt;
+pub mod harness;
 mod journal;
 mod pack;
 pub mod preview;
 pub mod redact;
+pub mod remote;
 pub mod run;
 mod sink;
+mod site;
 
 pub use guard::VersionPins;
 pub use preview::preview;
 pub use redact::{RedactStream, Redactor, RedactorError};
-pub use run::{Ended, Observer, RunError, RunnerIdentity, Surroundings, governed_run};
+pub use run::{
+    Ended, Observer, RunError, RunnerIdentity, Surroundings, governed_run, visiting_run,
+};
+pub use site::{MockProgram, Visit};

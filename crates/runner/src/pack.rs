@@ -14,7 +14,8 @@ use warrant_protocol::event::{ArtifactKind, Direction, FailureClass};
 use warrant_protocol::port::{BlobRef, Lease};
 use warrant_protocol::{Digest, Event};
 use warrant_workspace::{
-    Change, ChangeKind, CollectOptions, Collected, Diff, TreeLimits, collect_overlay, quiet,
+    Change, ChangeKind, Checkout, CollectOptions, Collected, Diff, TreeLimits,
+    collect as collect_checkout, collect_overlay, quiet,
 };
 
 use crate::halt::Halt;
@@ -45,17 +46,49 @@ pub(crate) fn pack_changes(
     let Ok(scratch) = Scratch::create(&surroundings.scratch.join(lease.key.run.as_str())) else {
         return Ok(not_packed("there is no room to collect the changes in"));
     };
-    let collected = match collect(surroundings.workspace, upper, &scratch) {
-        Ok(collected) => collected,
-        Err(message) => return Ok(Some((FailureClass::CaptureFailed, message))),
+    match collect(surroundings.workspace, upper, &scratch) {
+        Ok(collected) => {
+            pack_collected(surroundings, lease, journal, (collected, upper.as_fd(), redactor))
+        }
+        Err(message) => Ok(Some((FailureClass::CaptureFailed, message))),
+    }
+}
+
+/// As [`pack_changes`], for a checkout that the program wrote into directly.
+pub(crate) fn pack_checkout(
+    surroundings: &Surroundings<'_>,
+    lease: &Lease,
+    journal: &mut Journal<'_>,
+    (checkout, redactor): (&Checkout, &Redactor),
+) -> Result<Option<NotPacked>, Halt> {
+    let Ok(scratch) = Scratch::create(&surroundings.scratch.join("packing")) else {
+        return Ok(not_packed("there is no room to collect the changes in"));
     };
+    let collected = match collect_checkout(checkout, &options_for(&scratch)) {
+        Ok(collected) => collected,
+        Err(error) => {
+            return Ok(not_packed(&format!("the changes could not be collected: {error}")));
+        }
+    };
+    let Ok(root) = File::open(checkout.path()) else {
+        return Ok(not_packed("the checkout is gone"));
+    };
+    pack_collected(surroundings, lease, journal, (collected, root.as_fd(), redactor))
+}
+
+fn pack_collected(
+    surroundings: &Surroundings<'_>,
+    lease: &Lease,
+    journal: &mut Journal<'_>,
+    (collected, root, redactor): (Collected, BorrowedFd<'_>, &Redactor),
+) -> Result<Option<NotPacked>, Halt> {
     for change in &collected.changes {
         let path = String::from_utf8_lossy(change.path.as_bytes()).into_owned();
         let path = redactor.redact_text(&path);
         journal.record(&Event::FileChanged { path, content_hash: change.digest })?;
     }
     let Some(diff) = &collected.diff else { return Ok(None) };
-    match hides_secret(diff, &collected.changes, (upper, redactor)) {
+    match hides_secret(diff, &collected.changes, (root, redactor)) {
         Ok(false) => {}
         Ok(true) => {
             return Ok(not_packed("the diff is withheld: a binary file in it may hold a secret"));
@@ -100,17 +133,23 @@ fn is_empty(directory: BorrowedFd<'_>) -> io::Result<bool> {
 
 fn collect(workspace: &Path, upper: &OwnedFd, scratch: &Scratch) -> Result<Collected, String> {
     let lower = File::open(workspace).map_err(|_| "the workspace is gone".to_owned())?;
-    let options =
-        CollectOptions { scratch: &scratch.path, limits: TreeLimits::generous(), progress: &quiet };
-    collect_overlay(lower.as_fd(), upper.as_fd(), &options)
+    collect_overlay(lower.as_fd(), upper.as_fd(), &options_for(scratch))
         .map_err(|error| format!("the changes could not be collected: {error}"))
+}
+
+fn options_for(scratch: &Scratch) -> CollectOptions<'_> {
+    CollectOptions {
+        scratch: scratch.path.as_path(),
+        limits: TreeLimits::generous(),
+        progress: &quiet,
+    }
 }
 
 /// Whether a compressed part of the diff may carry a secret.
 fn hides_secret(
     diff: &Diff,
     changes: &[Change],
-    (upper, redactor): (&OwnedFd, &Redactor),
+    (root, redactor): (BorrowedFd<'_>, &Redactor),
 ) -> io::Result<bool> {
     if redactor.is_empty() || !contains(&mut diff.reader()?, BINARY_MARK)? {
         return Ok(false);
@@ -118,8 +157,8 @@ fn hides_secret(
     for change in changes.iter().filter(|change| change.kind != ChangeKind::Deleted) {
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let opened = openat2(upper, change.path.as_path(), flags, Mode::empty(), how);
-        // What is not in the upper layer as a file (a link, a renamed one) is in the diff as text.
+        let opened = openat2(root, change.path.as_path(), flags, Mode::empty(), how);
+        // What is not there as a file (a link, a renamed one) is in the diff as text.
         let Ok(file) = opened else { continue };
         let file = File::from(file);
         if file.metadata()?.is_file() && redactor.finds_in(file)? {

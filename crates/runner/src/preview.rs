@@ -10,6 +10,7 @@ use warrant_protocol::{ContractBody, Digest, KeyId, Limits, RunId, RunRequest, T
 use warrant_sandbox::lowering::Asked;
 use warrant_sandbox::{Backend, Stdin};
 
+use crate::site::Ownership;
 use crate::{fit, gaps};
 
 /// Returns the lowered plan of a request as JSON: effects, gaps, roots and the backend's artifact,
@@ -25,12 +26,18 @@ pub fn preview(
 ) -> Value {
     let Ok(never) = Timestamp::from_unix_ms(0) else { return Value::Null };
     let contract = unsigned(request, limits, never);
-    let execution = match fit::prepare_execution(&contract, &BTreeMap::new()) {
+    let execution = match fit::prepare_execution(&contract, &BTreeMap::new(), None) {
         Ok(execution) => execution,
         Err(_) => return json!({"refused": "this agent cannot be started here"}),
     };
-    let limits = fit::limits_of(&contract, &execution);
-    let place = fit::Place { workspace, stdin: &Stdin::Empty, tty: None };
+    let limits = fit::limits_of(&contract, &execution, None);
+    let place = fit::Place {
+        workspace,
+        ownership: Ownership::Shared,
+        read: None,
+        stdin: &Stdin::Empty,
+        tty: None,
+    };
     let invocation = fit::invocation(&contract, &execution, place, limits);
     let isolation = backend.isolation();
     let looks_at_gaps = gaps::is_looked_at(isolation);

@@ -14,6 +14,7 @@ use warrant_protocol::event::{ArtifactKind, FailureClass};
 use warrant_protocol::execution::PreparedExecution;
 use warrant_protocol::fold::FoldError;
 use warrant_protocol::port::{Lease, Plane, PlaneError};
+use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::signed::InvalidSigned;
 use warrant_protocol::{
     Event, LimitKind, Outcome, PoolName, PublicKey, Receipt, RunId, RunnerId, Sealer, Signed,
@@ -29,7 +30,9 @@ use crate::halt::Halt;
 use crate::journal::Journal;
 use crate::pack;
 use crate::redact::Redactor;
+use crate::remote::Stop;
 use crate::sink::{RunSink, Taken};
+use crate::site::{Site, Visit};
 
 /// Who this runner is.
 #[derive(Debug, Clone)]
@@ -133,29 +136,54 @@ struct Walked {
 /// # Errors
 /// [`RunError`] when no receipt could be left; everything else is an [`Ended`].
 pub fn governed_run(surroundings: &Surroundings<'_>, lease: Lease) -> Result<Ended, RunError> {
+    run_at(surroundings, None, lease)
+}
+
+/// Runs one leased contract whose workspace is not on this machine: it is built from the
+/// contract's blobs in a directory of this run alone, and what changed comes back as a diff
+/// against the contract's commit.
+///
+/// # Errors
+/// [`RunError`] when no receipt could be left; everything else is an [`Ended`].
+pub fn visiting_run(
+    surroundings: &Surroundings<'_>,
+    visit: &Visit<'_>,
+    lease: Lease,
+) -> Result<Ended, RunError> {
+    run_at(surroundings, Some(visit), lease)
+}
+
+fn run_at(
+    surroundings: &Surroundings<'_>,
+    visit: Option<&Visit<'_>>,
+    lease: Lease,
+) -> Result<Ended, RunError> {
     let mut journal = Journal::new(lease.chain.clone(), surroundings.clock);
     let mut redactor = Redactor::none();
-    let walked = walk(surroundings, &lease, &mut journal, &mut redactor);
-    seal(surroundings, &lease, journal, (walked, redactor))
+    let walked = walk(surroundings, (visit, &lease), &mut journal, &mut redactor);
+    seal(surroundings, (visit, &lease), journal, (walked, redactor))
 }
 
 /// The rooms, in their order. Whoever returns early leaves the later rooms unentered.
 fn walk(
     surroundings: &Surroundings<'_>,
-    lease: &Lease,
+    (visit, lease): (Option<&Visit<'_>>, &Lease),
     journal: &mut Journal<'_>,
     redactor: &mut Redactor,
 ) -> Result<Walked, Halt> {
     let contract = lease.contract.body();
     verify_contract(lease, surroundings.identity, surroundings.plane_key, journal.now())?;
-    let execution = fit::prepare_execution(contract, surroundings.environment)?;
-    let limits = fit::limits_of(contract, &execution);
+    let execution = fit::prepare_execution(contract, surroundings.environment, visit)?;
+    let limits = fit::limits_of(contract, &execution, visit);
     let demands = Demands::of(contract, &limits);
     let backend = guard::choose_backend(surroundings.backends, contract.isolation_or_default())?;
     let trial = guard::Trial::of(contract);
     let posture = guard::check_posture(journal, (backend, trial), &demands, surroundings.pins)?;
+    let site = Site::open(surroundings, (visit, lease), journal)?;
     let place = fit::Place {
-        workspace: surroundings.workspace,
+        workspace: site.path(),
+        ownership: site.ownership(),
+        read: visit.and_then(|visit| visit.agent_program(contract)),
         stdin: surroundings.stdin,
         tty: surroundings.tty,
     };
@@ -165,10 +193,8 @@ fn walk(
     *redactor = start(surroundings, lease, journal, &mut plan)?;
     let (report, taken) = work(surroundings, lease, backend, (&plan, redactor))?;
     record_work(journal, &execution, &report, &taken)?;
-    let not_packed = match &report.upper {
-        Some(upper) => pack::pack_changes(surroundings, lease, journal, (upper, redactor))?,
-        None => None,
-    };
+    let not_packed =
+        site.pack(surroundings, (lease, journal), (report.upper.as_ref(), redactor))?;
     if let Some(log) = taken.log {
         pack::record_artifact(journal, ArtifactKind::Log, log.digest, "session-log")?;
     }
@@ -245,7 +271,7 @@ fn check_held(
 /// The single place where any end becomes a signed and stored receipt.
 fn seal(
     surroundings: &Surroundings<'_>,
-    lease: &Lease,
+    (visit, lease): (Option<&Visit<'_>>, &Lease),
     mut journal: Journal<'_>,
     (walked, redactor): (Result<Walked, Halt>, Redactor),
 ) -> Result<Ended, RunError> {
@@ -257,6 +283,10 @@ fn seal(
             Walked { outcome, usage: Usage::default(), upper: None, failure }
         }
     };
+    let stopped = visit.and_then(|visit| visit.stop.reason());
+    if stopped == Some(Stop::Fenced) {
+        return Err(RunError::Fenced(lease.key.run.clone()));
+    }
     let exit_code = match walked.outcome {
         Outcome::Exited { code } => Some(code),
         _ => None,
@@ -272,8 +302,7 @@ fn seal(
     let last = match failure {
         None => Event::RunCompleted {},
         Some(_) if outcome == Outcome::Cancelled => {
-            // On one machine only the requester holds the run's cancellation.
-            Event::RunCancelled { actor: lease.contract.body().requested_by.clone() }
+            Event::RunCancelled { actor: canceller(surroundings, lease, stopped) }
         }
         Some((failure, _)) => Event::RunFailed { failure, message: message.clone() },
     };
@@ -293,6 +322,18 @@ fn seal(
             }
         })?;
     Ok(Ended { run: lease.key.run.clone(), outcome, message, usage, receipt, upper })
+}
+
+/// Returns who cancelled a run.
+fn canceller(surroundings: &Surroundings<'_>, lease: &Lease, stopped: Option<Stop>) -> ActorRef {
+    match stopped {
+        Some(Stop::Asked(Some(actor))) => actor,
+        Some(Stop::Draining | Stop::LeaseOver | Stop::Fenced) => {
+            ActorRef { kind: ActorKind::Service, id: surroundings.identity.id.to_string() }
+        }
+        // On one machine only the requester holds the run's cancellation.
+        Some(Stop::Asked(None)) | None => lease.contract.body().requested_by.clone(),
+    }
 }
 
 /// Returns why an outcome is not a success, in a word and for people.

@@ -17,6 +17,19 @@ use crate::run::Observer;
 
 /// More destinations than this are counted under one name.
 const MOST_DESTINATIONS: usize = 1024;
+/// More models than this are not told apart.
+const MOST_MODELS: usize = 64;
+/// Hosts that serve models and nothing else; what is said to them is encrypted.
+const MODEL_HOSTS: [(&str, &str); 8] = [
+    ("api.anthropic.com", "anthropic"),
+    ("api.openai.com", "openai"),
+    ("generativelanguage.googleapis.com", "google"),
+    ("api.mistral.ai", "mistral"),
+    ("api.deepseek.com", "deepseek"),
+    ("api.x.ai", "xai"),
+    ("openrouter.ai", "openrouter"),
+    ("api.groq.com", "groq"),
+];
 const OTHER_DESTINATIONS: &str = "[others]";
 
 /// The sink of one run.
@@ -32,6 +45,8 @@ struct State {
     log: Option<Box<dyn BlobWrite>>,
     log_bytes: u64,
     destinations: Vec<Destination>,
+    /// Provider and model of the calls that were seen.
+    models: Vec<(String, String)>,
 }
 
 struct Channel {
@@ -76,6 +91,7 @@ impl<'a> RunSink<'a> {
             log: Some(log),
             log_bytes: 0,
             destinations: Vec::new(),
+            models: Vec::new(),
         };
         Self { observer, redactor, state: Mutex::new(state) }
     }
@@ -97,7 +113,9 @@ impl<'a> RunSink<'a> {
             Some(log) if state.log_bytes > 0 => Some(log.finish()?),
             _ => None,
         };
-        let network = state.destinations.into_iter().map(Destination::into_event).collect();
+        let models = models_called(&state);
+        let network = state.destinations.into_iter().map(Destination::into_event);
+        let network = network.chain(models).collect();
         Ok(Taken {
             stdout: state.stdout.summary(stdout.truncated),
             stderr: state.stderr.summary(stderr.truncated),
@@ -105,6 +123,20 @@ impl<'a> RunSink<'a> {
             network,
         })
     }
+}
+
+/// Returns the calls to models: those that could be read, and where they could not, by host.
+fn models_called(state: &State) -> Vec<Event> {
+    let mut calls = state.models.clone();
+    for (host, provider) in MODEL_HOSTS {
+        let is_read = calls.iter().any(|(known, _)| known == provider);
+        let is_reached = state.destinations.iter().any(|known| known.allowed && known.host == host);
+        if is_reached && !is_read {
+            calls.push((provider.to_owned(), "unknown".to_owned()));
+        }
+    }
+    let event = |(provider, model)| Event::ModelCalled { provider, model, cost_usd: None };
+    calls.into_iter().map(event).collect()
 }
 
 impl Sink for RunSink<'_> {
@@ -117,8 +149,15 @@ impl Sink for RunSink<'_> {
     }
 
     fn network(&self, decision: NetworkDecision) {
-        let host = self.redactor.redact_host(&decision.host);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((provider, model)) = &decision.model {
+            let call = (provider.clone(), self.redactor.redact_text(model));
+            if state.models.len() < MOST_MODELS && !state.models.contains(&call) {
+                state.models.push(call);
+            }
+            return;
+        }
+        let host = self.redactor.redact_host(&decision.host);
         state.count(host, &decision);
     }
 }

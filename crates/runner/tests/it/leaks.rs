@@ -58,6 +58,7 @@ fn no_secret_is_stored_or_shown_in_any_encoding() {
         bytes_out: 0,
         bytes_in: 0,
         at: SystemTime::now(),
+        model: None,
     }];
     let upper = tempfile::tempdir().unwrap();
     fs::write(upper.path().join(format!("{}.txt", hex(VALUE))), "harmless\n").unwrap();

@@ -9,7 +9,9 @@
 
 mod crash;
 mod leaks;
+mod loopback;
 mod redact;
+mod remote;
 mod support;
 mod tiers;
 mod walk;

@@ -1,0 +1,362 @@
+//! The outbox: what a run leaves is written here before anybody is told.
+//!
+//! ```text
+//! outbox/<run>.<epoch>/
+//!   lease.json    what the claim brought, without any secret
+//!   starting      the plane was asked to start it
+//!   chain.json    the chain up to the start
+//!   end.json      the last events and the receipt
+//!   blobs/        the diff and the log, named by digest
+//! ```
+//!
+//! An entry is removed when the plane has everything. One that is found at the next start of the
+//! runner is delivered; a run that had begun and has no end is ended as unobserved.
+//!
+//! A killed process loses nothing of this. A power cut may, unless the plane was away at the end
+//! of the run, when the entry is made durable; the plane then seals the run itself.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+use warrant_protocol::chain::InvalidEvent;
+use warrant_protocol::event::FailureClass;
+use warrant_protocol::fold::FoldError;
+use warrant_protocol::port::{BlobRef, BlobWrite, LeaseKey};
+use warrant_protocol::wire::LeasedRun;
+use warrant_protocol::{
+    Chain, ChainedEvent, Contract, Digest, Event, Outcome, Receipt, RunId, Sealer, Signed, Signer,
+    Timestamp, Usage, fold, json as strict,
+};
+
+use super::Dialect;
+use crate::run::RunnerIdentity;
+
+/// Where a runner keeps what it has not told yet.
+#[derive(Debug)]
+pub struct Outbox {
+    path: PathBuf,
+    is_giving_up: AtomicBool,
+}
+
+/// Why the outbox cannot be used.
+#[derive(Debug, Error)]
+pub enum OutboxError {
+    /// The file system refused.
+    #[error("cannot use {path}")]
+    File {
+        /// Which file or directory.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        cause: io::Error,
+    },
+    /// An entry makes no sense.
+    #[error("the entry {0} does not read back")]
+    Damaged(PathBuf),
+    /// The end of a run could not be recorded.
+    #[error("the end cannot be recorded")]
+    Event(#[from] InvalidEvent),
+    /// The chain folds to no receipt.
+    #[error("the receipt cannot be folded")]
+    Fold(#[from] FoldError),
+    /// The receipt could not be signed.
+    #[error("the receipt cannot be signed")]
+    Sign(#[from] warrant_protocol::signed::InvalidSigned),
+}
+
+/// What ends a run: the events the plane has not got, and the receipt.
+#[derive(Debug, Clone)]
+pub(crate) struct End {
+    pub(crate) events: Vec<ChainedEvent>,
+    pub(crate) receipt: Receipt,
+}
+
+/// One run in the outbox. Clones speak of the same one.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    key: LeaseKey,
+    dialect: Dialect,
+    token: String,
+    names: AtomicU64,
+}
+
+impl Outbox {
+    /// Opens the outbox in a directory that only we may enter.
+    ///
+    /// # Errors
+    /// [`OutboxError::File`].
+    pub fn open_at(path: PathBuf) -> Result<Self, OutboxError> {
+        private_dir(&path).map_err(at(&path))?;
+        Ok(Self { path, is_giving_up: AtomicBool::new(false) })
+    }
+
+    /// Returns where it lies.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn give_up(&self) {
+        self.is_giving_up.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_giving_up(&self) -> bool {
+        self.is_giving_up.load(Ordering::Acquire)
+    }
+
+    /// Opens the entry of a run that was just claimed.
+    pub(crate) fn open(
+        &self,
+        key: &LeaseKey,
+        dialect: Dialect,
+        run: &LeasedRun,
+    ) -> Result<Entry, OutboxError> {
+        let path = self.path.join(format!("{}.{}", key.run, key.epoch));
+        private_dir(&path).and_then(|()| private_dir(&path.join("blobs"))).map_err(at(&path))?;
+        // SECURITY: secrets never touch the disk.
+        let lease = json!({
+            "runId": run.run_id,
+            "epoch": key.epoch,
+            "isPlain": dialect == Dialect::Plain,
+            "claimToken": run.claim_token,
+            "contract": run.contract.to_value(),
+            "events": run.events,
+        });
+        let entry = Entry(Arc::new(Inner {
+            path,
+            key: key.clone(),
+            dialect,
+            token: run.claim_token.clone(),
+            names: AtomicU64::new(0),
+        }));
+        entry.write("lease.json", &lease)?;
+        Ok(entry)
+    }
+
+    /// Returns what an earlier life of this runner left.
+    pub(crate) fn left_behind(&self) -> Result<Vec<Entry>, OutboxError> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(&self.path).map_err(at(&self.path))? {
+            let path = entry.map_err(at(&self.path))?.path();
+            match Entry::read(&path) {
+                Some(entry) => entries.push(entry),
+                None => {
+                    tracing::warn!(path = %path.display(), "an outbox entry without a lease is dropped");
+                    let _ = fs::remove_dir_all(&path);
+                }
+            }
+        }
+        Ok(entries)
+    }
+}
+
+impl Entry {
+    pub(crate) fn key(&self) -> &LeaseKey {
+        &self.0.key
+    }
+
+    pub(crate) fn run(&self) -> &RunId {
+        &self.0.key.run
+    }
+
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.0.dialect
+    }
+
+    pub(crate) fn token(&self) -> String {
+        self.0.token.clone()
+    }
+
+    /// Notes that the plane is asked to start the run.
+    pub(crate) fn starting(&self) {
+        // Without the note the run would be handed back, which the plane refuses once it started.
+        let _ = private_file(&self.0.path.join("starting"));
+    }
+
+    /// Notes the chain up to the start.
+    pub(crate) fn started(&self, told: &[ChainedEvent], added: &[ChainedEvent]) {
+        // Without it a killed run is sealed by the plane instead of by this runner.
+        let events = [told, added].concat();
+        let _ = self.write("chain.json", &json!({"events": events}));
+    }
+
+    /// Notes the end, before anybody is told.
+    pub(crate) fn ended(&self, end: &End) -> Result<(), OutboxError> {
+        let end = json!({"events": end.events, "receipt": end.receipt.to_value()});
+        self.write("end.json", &end)
+    }
+
+    /// Makes the entry survive a power cut.
+    pub(crate) fn make_durable(&self) {
+        let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all());
+        let files = self.blobs().into_iter().chain([
+            self.0.path.join("end.json"),
+            self.0.path.join("lease.json"),
+            self.0.path.join("blobs"),
+            self.0.path.clone(),
+        ]);
+        for path in files {
+            // What cannot be synced is as durable as it was before.
+            let _ = sync(&path);
+        }
+    }
+
+    /// Removes the entry.
+    pub(crate) fn forget(&self) {
+        // What stays is delivered again, which changes nothing.
+        let _ = fs::remove_dir_all(&self.0.path);
+    }
+
+    /// Returns the files of the finished blobs.
+    pub(crate) fn blobs(&self) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(self.0.path.join("blobs")) else { return Vec::new() };
+        let names = entries.flatten().map(|entry| entry.path());
+        let is_blob = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.parse::<Digest>().is_ok()
+        };
+        let mut files: Vec<PathBuf> = names.filter(is_blob).collect();
+        files.sort();
+        files
+    }
+
+    /// Returns a writer for a blob of this run.
+    pub(crate) fn new_blob(&self) -> io::Result<EntryBlob> {
+        let number = self.0.names.fetch_add(1, Ordering::Relaxed);
+        let path = self.0.path.join("blobs").join(format!("writing-{number}"));
+        Ok(EntryBlob { file: private_file(&path)?, path, hash: Sha256::new(), size: 0 })
+    }
+
+    /// Returns how a run of an earlier life ends: as it did, as unobserved if it had begun, or not
+    /// at all if it had not.
+    pub(crate) fn ending(
+        &self,
+        identity: &RunnerIdentity,
+        clock: &(dyn Fn() -> Timestamp + Sync),
+    ) -> Result<Option<End>, OutboxError> {
+        if let Some(end) = self.load("end.json") {
+            let receipt = end.get("receipt").cloned().unwrap_or_default();
+            let receipt = Receipt::from_value(receipt).map_err(|_| self.damaged())?;
+            return Ok(Some(End { events: self.events_of(&end)?, receipt }));
+        }
+        let has_begun = self.0.path.join("starting").exists();
+        if !has_begun && self.0.dialect == Dialect::Leases {
+            return Ok(None);
+        }
+        let lease = self.load("lease.json").ok_or_else(|| self.damaged())?;
+        let contract = lease.get("contract").cloned().unwrap_or_default();
+        let contract = Contract::from_value(contract).map_err(|_| self.damaged())?;
+        let mut events = self.events_of(&lease)?;
+        if let Some(chain) = self.load("chain.json") {
+            events.extend(self.events_of(&chain)?);
+        }
+        let told = events.len();
+        let mut chain = Chain::from_events(contract.hash(), events).map_err(|_| self.damaged())?;
+        let now = chain.events().last().map_or_else(clock, |last| last.at().max(clock()));
+        let outcome = if has_begun { Outcome::Unobserved } else { Outcome::Failed };
+        let recorded = Event::OutcomeRecorded { outcome, exit_code: None, usage: Usage::default() };
+        chain.append(now, &recorded)?;
+        let message = "the runner was ended while it held this run".to_owned();
+        chain.append(now, &Event::RunFailed { failure: FailureClass::SessionFailed, message })?;
+        let sealer = Sealer::Runner {
+            runner_id: identity.id.clone(),
+            key_id: identity.key.public().id().clone(),
+        };
+        let body = fold(&contract, &chain, &sealer)?;
+        let receipt = Signed::seal(&body, Signer::Runner, &identity.key)?;
+        let events = chain.events().get(told..).unwrap_or_default().to_vec();
+        let end = End { events, receipt };
+        self.ended(&end)?;
+        Ok(Some(end))
+    }
+
+    fn read(path: &Path) -> Option<Self> {
+        let text = fs::read(path.join("lease.json")).ok()?;
+        let lease = strict::parse(&text).ok()?;
+        let run = lease.get("runId")?.as_str()?.parse().ok()?;
+        let epoch = lease.get("epoch")?.as_u64()?;
+        let is_plain = lease.get("isPlain")?.as_bool()?;
+        Some(Self(Arc::new(Inner {
+            path: path.to_owned(),
+            key: LeaseKey { run, epoch },
+            dialect: if is_plain { Dialect::Plain } else { Dialect::Leases },
+            token: lease.get("claimToken")?.as_str()?.to_owned(),
+            names: AtomicU64::new(0),
+        })))
+    }
+
+    fn load(&self, name: &str) -> Option<Value> {
+        strict::parse(&fs::read(self.0.path.join(name)).ok()?).ok()
+    }
+
+    fn events_of(&self, value: &Value) -> Result<Vec<ChainedEvent>, OutboxError> {
+        let events = value.get("events").cloned().unwrap_or_default();
+        strict::view(&events).map_err(|_| self.damaged())
+    }
+
+    fn damaged(&self) -> OutboxError {
+        OutboxError::Damaged(self.0.path.clone())
+    }
+
+    /// Writes a file whole or not at all.
+    fn write(&self, name: &str, value: &Value) -> Result<(), OutboxError> {
+        let path = self.0.path.join(name);
+        let fresh = self.0.path.join(format!("{name}.new"));
+        let written = private_file(&fresh)
+            .and_then(|mut file| file.write_all(value.to_string().as_bytes()))
+            .and_then(|()| fs::rename(&fresh, &path));
+        written.map_err(at(&path))
+    }
+}
+
+/// A blob on its way into the outbox.
+pub(crate) struct EntryBlob {
+    file: File,
+    path: PathBuf,
+    hash: Sha256,
+    size: u64,
+}
+
+impl Write for EntryBlob {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.hash.update(bytes.get(..count).unwrap_or_default());
+        self.size += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl BlobWrite for EntryBlob {
+    fn finish(self: Box<Self>) -> io::Result<BlobRef> {
+        let digest = Digest::from_bytes(self.hash.finalize().into());
+        fs::rename(&self.path, self.path.with_file_name(digest.to_hex()))?;
+        Ok(BlobRef { digest, size: self.size })
+    }
+}
+
+fn private_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+fn private_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> OutboxError + '_ {
+    move |cause| OutboxError::File { path: path.to_owned(), cause }
+}
