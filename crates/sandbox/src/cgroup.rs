@@ -223,6 +223,12 @@ impl Group {
         field(&counter, "oom_kill").is_some_and(|count| count > 0)
     }
 
+    /// Returns whether an attempt that ended with `errno` ended for want of memory.
+    pub(crate) fn starved(&self, errno: warrant_jail::Errno) -> bool {
+        let refused = errno.0 == rustix::io::Errno::NOMEM.raw_os_error();
+        self.memory.is_some() && (refused || self.memory_struck())
+    }
+
     /// Returns whether a new process was refused.
     pub(crate) fn processes_struck(&self) -> bool {
         let Some((_, directory)) = &self.pids else { return false };

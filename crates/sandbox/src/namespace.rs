@@ -218,7 +218,13 @@ impl Namespace {
         let group = group.map_err(&grouping)?;
         let groups = group.handles().map_err(&grouping)?;
         let spec = self.spec(job, pipes.inside, groups)?;
-        let (jail, handed) = launch(spec).and_then(Starting::built).map_err(boundary)?;
+        let posture = self.posture_after(&Tried::Held);
+        let (jail, handed) = match launch(spec).and_then(Starting::built) {
+            Ok(built) => built,
+            // The jail itself is in the group, and its limit may be too small even for that.
+            Err(error) if group.starved(error.errno) => return Ok(RunReport::starved(posture)),
+            Err(error) => return Err(boundary(error)),
+        };
         let Handed { scratch, terminal, listeners } = handed;
         let upper = upper(invocation, scratch.as_ref()).map_err(at("opening the upper layer"))?;
         let listeners = door::sort(&listener_specs, listeners, PROXY_PORT);
@@ -226,7 +232,7 @@ impl Namespace {
             .map_err(at("preparing the egress proxy"))?;
         let outside = Outside::new(pipes.outside, terminal, invocation)?;
         let started = Started { invocation, jail, outside, group, door, scratch };
-        let report = started.finish(sink, cancel, self.posture_after(&Tried::Held))?;
+        let report = started.finish(sink, cancel, posture)?;
         Ok(RunReport { upper, ..report })
     }
 }

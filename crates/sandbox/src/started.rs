@@ -4,11 +4,12 @@
 use std::os::fd::OwnedFd;
 
 use warrant_jail::Jail;
-use warrant_protocol::{Posture, Usage};
+use warrant_protocol::{LimitKind, Outcome, Posture, Usage};
 
 use crate::cgroup::Group;
 use crate::door::Door;
 use crate::pipes::Outside;
+use crate::streams::Output;
 use crate::supervise::{Supervision, supervise};
 use crate::watch::LimitWatch;
 use crate::{BoundaryError, Cancel, Invocation, RunReport, Sink};
@@ -22,6 +23,21 @@ pub(crate) struct Started<'a> {
     pub(crate) door: Door,
     /// The filesystem whose fullness is a limit.
     pub(crate) scratch: Option<OwnedFd>,
+}
+
+impl RunReport {
+    /// Returns the report of a run whose memory limit left no room even for its boundary.
+    pub(crate) fn starved(posture: Posture) -> Self {
+        let nothing = Output::default().finish();
+        Self {
+            outcome: Outcome::Limited { limit: LimitKind::Memory },
+            usage: Usage::default(),
+            stdout: nothing,
+            stderr: nothing,
+            posture,
+            upper: None,
+        }
+    }
 }
 
 impl Started<'_> {

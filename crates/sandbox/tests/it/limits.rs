@@ -46,6 +46,23 @@ fn memory_is_bounded_for_the_tree() {
 }
 
 #[test]
+fn memory_too_small_for_the_boundary_itself_is_the_memory_limit() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for bytes in [1 << 12, 1 << 16, 1 << 18, 1 << 19, 1 << 20] {
+        let workspace = workspace();
+        let mut invocation = shell(workspace.path(), "exec sleep 0");
+        invocation.limits = Limits { wall_ms: Some(90_000), memory_bytes: Some(bytes), ..NONE };
+        let (report, _) = run(&Namespace::new(), invocation);
+        let outcome = report.unwrap().outcome;
+        let fits = outcome == Outcome::Exited { code: 0 } && bytes >= 1 << 18;
+        let struck = outcome == Outcome::Limited { limit: LimitKind::Memory };
+        assert!(fits || struck, "{bytes}: {outcome:?}");
+    }
+}
+
+#[test]
 fn fork_bomb_meets_the_process_limit() {
     let bomb = "perl -e 'while (1) { $p = fork; select(undef, undef, undef, 0.01) if !defined $p; \
                 if (defined $p && !$p) { sleep 100; exit } }'";
