@@ -174,6 +174,7 @@ impl<'a> Lab<'a> {
                 access: WorkspaceAccess::Direct,
                 read_roots: Vec::new(),
                 write_roots: Vec::new(),
+                places: Vec::new(),
                 masks: Vec::new(),
             },
             network: Network::Allow(Vec::new()),

@@ -60,6 +60,7 @@ fn invocation(workspace: &Path) -> Invocation {
             access: WorkspaceAccess::Overlay,
             read_roots: Vec::new(),
             write_roots: Vec::new(),
+            places: Vec::new(),
             masks: vec![".env".to_owned(), "*.pem".to_owned()],
         },
         network: Network::Allow(vec!["example.com".to_owned()]),

@@ -191,6 +191,7 @@ fn files(contract: &ContractBody, place: &Place<'_>) -> Files {
         read_roots,
         write_roots,
         masks: contract.masks.clone().unwrap_or_default(),
+        places: Vec::new(),
     }
 }
 

@@ -188,7 +188,11 @@ fn walk(
         tty: surroundings.tty,
     };
     let invocation = fit::invocation(contract, &execution, place, limits);
-    let invocation = close_gaps(journal, contract, invocation)?;
+    let invocation = match backend.shows_host_paths() {
+        true => close_gaps(journal, contract, invocation)?,
+        // No path of the program is one of ours; what it was not given does not exist inside.
+        false => invocation,
+    };
     let mut plan = fit::make_plan(journal, backend, invocation, &posture)?;
     *redactor = start(surroundings, lease, journal, &mut plan)?;
     let (report, taken) = work(surroundings, lease, backend, (&plan, redactor))?;

@@ -161,6 +161,7 @@ fn ours(backend: &Hermetic, root: &Path, script: &str) -> (Duration, String) {
             access: WorkspaceAccess::Direct,
             read_roots: Vec::new(),
             write_roots: Vec::new(),
+            places: Vec::new(),
             masks: Vec::new(),
         },
         network: Network::Allow(Vec::new()),

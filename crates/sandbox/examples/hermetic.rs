@@ -46,6 +46,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
             access: WorkspaceAccess::Direct,
             read_roots: Vec::new(),
             write_roots: Vec::new(),
+            places: Vec::new(),
             masks: Vec::new(),
         },
         network: Network::Allow(Vec::new()),

@@ -41,6 +41,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
             access: WorkspaceAccess::ReadOnly,
             read_roots: Vec::new(),
             write_roots: Vec::new(),
+            places: Vec::new(),
             masks: Vec::new(),
         },
         network: Network::Allow(Vec::new()),

@@ -134,6 +134,18 @@ pub struct Files {
     /// matched without regard to case. A pattern with a slash matches the path below the
     /// workspace, one without matches the file name.
     pub masks: Vec<String>,
+    /// Where inside the workspace or a write root is shown, when that is not its own path. Only
+    /// the namespace tier can do it; the others refuse.
+    pub places: Vec<Place>,
+}
+
+/// A root that is shown under another path inside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The workspace or a write root, as the other members of [`Files`] name it.
+    pub root: PathBuf,
+    /// Its absolute path inside: `/tmp`, or a path that is no part of the system.
+    pub inside: PathBuf,
 }
 
 /// How the workspace may be used.

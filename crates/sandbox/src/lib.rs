@@ -28,7 +28,8 @@ pub use cancel::Cancel;
 pub use detect::{detect, strongest};
 pub use doctor::{Finding, State, doctor};
 pub use invocation::{
-    Command, EnvValue, EnvVar, Files, Invocation, Network, Shell, Stdin, TtySize, WorkspaceAccess,
+    Command, EnvValue, EnvVar, Files, Invocation, Network, Place, Shell, Stdin, TtySize,
+    WorkspaceAccess,
 };
 pub use namespace::Namespace;
 pub use port::{

@@ -336,6 +336,7 @@ fn probe_invocation() -> Invocation {
             access: WorkspaceAccess::Overlay,
             read_roots: Vec::new(),
             write_roots: Vec::new(),
+            places: Vec::new(),
             masks: Vec::new(),
         },
         network: Network::Allow(Vec::new()),

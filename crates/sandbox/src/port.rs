@@ -17,6 +17,12 @@ pub trait Backend: Send + Sync {
     /// Returns the tier this backend makes.
     fn isolation(&self) -> Isolation;
 
+    /// Whether the paths a program sees are those of this machine, so that a path it names can be
+    /// compared with what it was given before it runs.
+    fn shows_host_paths(&self) -> bool {
+        matches!(self.isolation(), Isolation::Namespace | Isolation::Process)
+    }
+
     /// Returns what is enforced here and now, found by trying; a backend may remember a trial for
     /// a short while, as long as a run whose own boundary falls short never starts its program.
     fn probe(&self) -> Posture;

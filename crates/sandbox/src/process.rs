@@ -131,6 +131,9 @@ fn check(invocation: &Invocation) -> Result<(), Refusal> {
              or for a stronger tier",
         );
     }
+    if !invocation.files.places.is_empty() {
+        return refuse("the process tier shows every root at its own path");
+    }
     if invocation.tty.is_some() {
         return refuse("the process tier has no terminal: ask for the namespace tier");
     }

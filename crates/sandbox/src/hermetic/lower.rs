@@ -165,7 +165,7 @@ fn files(files: &Files) -> Result<FilesRequest, Refusal> {
     let repository = files.workspace.join(".git");
     let is_grant = |root: &&std::path::PathBuf| **root == repository;
     let others = files.write_roots.iter().filter(|root| !is_grant(root)).count();
-    if others > 0 || !files.read_roots.is_empty() {
+    if others > 0 || !files.read_roots.is_empty() || !files.places.is_empty() {
         return Err(denied("the hermetic tier shows only the workspace; ask for no other roots"));
     }
     Ok(FilesRequest::Directory {

@@ -119,6 +119,7 @@ fn probe_invocation() -> Invocation {
             access: WorkspaceAccess::ReadOnly,
             read_roots: Vec::new(),
             write_roots: Vec::new(),
+            places: Vec::new(),
             masks: Vec::new(),
         },
         network: Network::Allow(Vec::new()),

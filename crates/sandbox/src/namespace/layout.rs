@@ -4,7 +4,7 @@
 //! not exist inside. Pure apart from looking at the host's own directories.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use crate::WorkspaceAccess;
 use crate::namespace::resolve::Resolved;
@@ -84,12 +84,22 @@ pub(crate) struct Wanted<'a> {
     pub(crate) access: WorkspaceAccess,
     pub(crate) read_roots: &'a [Resolved],
     pub(crate) write_roots: &'a [Resolved],
+    /// Roots that are shown under another path: without links, and where inside.
+    pub(crate) places: &'a [(PathBuf, PathBuf)],
     /// Where the program's home is inside.
     pub(crate) home: &'a Path,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     /// Whether the whole system is visible, or only what is granted.
     pub(crate) system: System,
+}
+
+impl Wanted<'_> {
+    /// Returns where inside a root is shown.
+    fn shown_at<'a>(&'a self, root: &'a Resolved) -> &'a Path {
+        let place = self.places.iter().find(|(path, _)| *path == root.path);
+        place.map_or(root.path.as_path(), |(_, inside)| inside.as_path())
+    }
 }
 
 /// How much of the host's system is visible.
@@ -139,11 +149,21 @@ pub(crate) fn is_grantable(path: &Path) -> bool {
         || path.starts_with("/dev/shm") && path != Path::new("/dev/shm")
 }
 
+/// Returns whether a root can be shown at a path inside that is not its own.
+pub(crate) fn is_place(path: &Path) -> bool {
+    let is_plain = path.components().all(|part| !matches!(part, Component::ParentDir));
+    let is_system = SYSTEM.iter().chain(&["/etc"]).any(|fixed| path.starts_with(fixed));
+    let is_free = is_grantable(path) && !is_system && !path.starts_with("/dev");
+    path.is_absolute() && is_plain && (is_free || path == Path::new("/tmp"))
+}
+
 /// Returns the layout, without masks.
 pub(crate) fn plan(wanted: &Wanted<'_>) -> Layout {
     let mut builder = Builder::default();
-    for path in ["/tmp", "/dev/shm"] {
-        builder.private(Path::new(path), 0o1777);
+    for path in ["/tmp", "/dev/shm"].map(Path::new) {
+        if !wanted.places.iter().any(|(_, inside)| inside == path) {
+            builder.private(path, 0o1777);
+        }
     }
     match wanted.system {
         System::Programs => {
@@ -245,10 +265,12 @@ impl Builder {
         let written =
             wanted.write_roots.iter().map(|root| (root, MountKind::Writable(root.clone())));
         roots.extend(written.chain(granted));
-        roots.sort_by(|(a, _), (b, _)| a.path.cmp(&b.path));
+        let shown = |(root, kind)| (wanted.shown_at(root), root, kind);
+        let mut roots: Vec<(&Path, &Resolved, MountKind)> = roots.into_iter().map(shown).collect();
+        roots.sort_by(|(a, ..), (b, ..)| a.cmp(b));
         // The workspace and write roots win over a read root of the same path.
-        roots.dedup_by(|(later, later_kind), (earlier, earlier_kind)| {
-            let same = later.path == earlier.path;
+        roots.dedup_by(|(later, _, later_kind), (earlier, _, earlier_kind)| {
+            let same = later == earlier;
             if same && matches!(earlier_kind, MountKind::Granted(_)) {
                 *earlier_kind = later_kind.clone();
             }
@@ -256,25 +278,25 @@ impl Builder {
         });
         // Before the roots: one of them may be below it.
         self.home(wanted.home, &roots);
-        for (root, kind) in roots {
-            if self.covering(&root.path).is_some_and(|cover| makes_redundant(cover, &kind)) {
+        for (target, root, kind) in roots {
+            if self.covering(target).is_some_and(|cover| makes_redundant(cover, &kind)) {
                 continue;
             }
             if matches!(kind, MountKind::Overlay(_) | MountKind::Writable(_)) {
-                self.writable.push(root.path.clone());
+                self.writable.push(target.to_owned());
             }
             if root.is_directory {
-                self.directory(&root.path);
-            } else if let (Some(path), None) = (root.path.to_str(), self.covering(&root.path)) {
+                self.directory(target);
+            } else if let (Some(path), None) = (target.to_str(), self.covering(target)) {
                 self.file(path, b"");
             }
-            self.mount(&root.path, kind);
+            self.mount(target, kind);
         }
     }
 
     /// Gives the program a home of its own, unless it has one already.
-    fn home(&mut self, home: &Path, roots: &[(&Resolved, MountKind)]) {
-        let is_granted = roots.iter().any(|(root, _)| home.starts_with(&root.path));
+    fn home(&mut self, home: &Path, roots: &[(&Path, &Resolved, MountKind)]) {
+        let is_granted = roots.iter().any(|(target, ..)| home.starts_with(target));
         let is_private = self.writable.iter().any(|path| home.starts_with(path));
         if is_private {
             self.directory(home);

@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use serde_json::{Value, json};
 use warrant_jail::{Attributes, Entry, HostPath, Identity, Listener, ListenerKind, Mount, Source};
 
@@ -15,7 +16,8 @@ use crate::namespace::layout::{self, Layout, MountKind, Piece, PlannedMount, Sys
 use crate::namespace::masks::{self, Masks};
 use crate::namespace::resolve::Resolved;
 use crate::{
-    BoundaryError, Command, EnvValue, EnvVar, Invocation, Network, Refusal, Shell, WorkspaceAccess,
+    BoundaryError, Command, EnvValue, EnvVar, Files, Invocation, Network, Place, Refusal, Shell,
+    WorkspaceAccess,
 };
 
 /// An invocation in terms of the jail.
@@ -30,6 +32,8 @@ pub(crate) struct Lowered {
     pub(crate) cwd: PathBuf,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) workspace: Resolved,
+    /// Roots shown under another path: the root without links, and where inside.
+    pub(crate) places: Vec<(PathBuf, PathBuf)>,
 }
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -54,6 +58,7 @@ pub(crate) fn lower(
     }
     let read_roots = resolve_all(&files.read_roots, "read root")?;
     let write_roots = resolve_all(&files.write_roots, "write root")?;
+    let places = places(files, (&workspace, &write_roots))?;
     let env = environment(invocation, &format!("127.0.0.1:{PROXY_PORT}"));
     let home = variable(&env, "HOME").filter(|home| home.starts_with('/'));
     let layout = layout::plan(&Wanted {
@@ -61,15 +66,18 @@ pub(crate) fn lower(
         access: files.access,
         read_roots: &read_roots,
         write_roots: &write_roots,
+        places: &places,
         home: Path::new(home.unwrap_or(DEFAULT_HOME)),
         uid: identity.uid,
         gid: identity.gid,
         system,
     });
-    let masks = masks::find(&workspace, &files.masks, files.access).map_err(|error| {
+    let shown = places.iter().find(|(root, _)| *root == workspace.path);
+    let shown = shown.map_or(workspace.path.as_path(), |(_, inside)| inside.as_path());
+    let masks = masks::find(&workspace, (&files.masks, shown), files.access).map_err(|error| {
         prepare_failed(format!("the workspace could not be searched for secrets: {error}"))
     })?;
-    let cwd = inside_directory(&invocation.cwd, &layout)?;
+    let cwd = inside_directory(&invocation.cwd, &layout, &places)?;
     let (argv, candidates) = program(&invocation.command, &env)?;
     Ok(Lowered {
         layout,
@@ -80,7 +88,31 @@ pub(crate) fn lower(
         cwd,
         listeners: listeners(&invocation.network)?,
         workspace,
+        places,
     })
+}
+
+/// Returns which roots are shown elsewhere, by their paths without links.
+fn places(
+    files: &Files,
+    (workspace, write_roots): (&Resolved, &[Resolved]),
+) -> Result<Vec<(PathBuf, PathBuf)>, Refusal> {
+    let resolved = |place: &Place| {
+        let mut written = files.write_roots.iter().zip(write_roots);
+        let root = match files.workspace == place.root {
+            true => Some(workspace),
+            false => written.find(|(given, _)| **given == place.root).map(|(_, root)| root),
+        };
+        let shown = place.inside.display();
+        match root {
+            Some(root) if layout::is_place(&place.inside) => {
+                Ok((root.path.clone(), place.inside.clone()))
+            }
+            Some(_) => Err(denied(format!("nothing can be shown at {shown}"))),
+            None => Err(denied(format!("what is shown at {shown} is no root"))),
+        }
+    };
+    files.places.iter().map(resolved).collect()
 }
 
 fn resolve(path: &Path, what: &str) -> Result<Resolved, Refusal> {
@@ -101,7 +133,17 @@ fn resolve_all(paths: &[PathBuf], what: &str) -> Result<Vec<Resolved>, Refusal> 
 }
 
 /// Returns the working directory without links; it must exist inside.
-fn inside_directory(cwd: &Path, layout: &Layout) -> Result<PathBuf, Refusal> {
+fn inside_directory(
+    cwd: &Path,
+    layout: &Layout,
+    places: &[(PathBuf, PathBuf)],
+) -> Result<PathBuf, Refusal> {
+    let missing = || denied(format!("working directory {} does not exist inside", cwd.display()));
+    let place =
+        places.iter().find_map(|(root, inside)| Some((root, cwd.strip_prefix(inside).ok()?)));
+    if let Some((root, below)) = place {
+        return if is_directory_below(root, below) { Ok(cwd.to_owned()) } else { Err(missing()) };
+    }
     let is_shown = |path: &Path| {
         layout.mounts.iter().any(|mount| path.starts_with(&mount.target))
             || layout.entries.iter().any(|piece| {
@@ -112,8 +154,17 @@ fn inside_directory(cwd: &Path, layout: &Layout) -> Result<PathBuf, Refusal> {
     match resolved {
         Some(resolved) if is_shown(&resolved.path) => Ok(resolved.path),
         _ if cwd == Path::new("/") || cwd == Path::new("/tmp") => Ok(cwd.to_owned()),
-        _ => Err(denied(format!("working directory {} does not exist inside", cwd.display()))),
+        _ => Err(missing()),
     }
+}
+
+/// Whether a path below a root is a directory, whatever links say about the rest of the host.
+fn is_directory_below(root: &Path, below: &Path) -> bool {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(root) = openat(CWD, root, flags, Mode::empty()) else { return false };
+    let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    openat2(&root, below, flags, Mode::empty(), how).is_ok()
 }
 
 /// Returns the environment: the invocation's own, and what every program needs if it is missing.
@@ -246,6 +297,7 @@ impl Lowered {
                 },
             },
             "mounts": mounts.map(describe).collect::<Vec<_>>(),
+            "places": self.places.iter().map(|(_, inside)| inside).collect::<Vec<_>>(),
             "hiddenNames": self.masks.hidden_names(),
             "writable": self.layout.writable,
             "network": network,

@@ -53,13 +53,13 @@ impl Masks {
     }
 }
 
-/// Searches the workspace.
+/// Searches the workspace, which is shown inside at `shown`.
 ///
 /// # Errors
 /// The system's error when a part of the workspace could not be looked at.
 pub(crate) fn find(
     workspace: &Resolved,
-    patterns: &[String],
+    (patterns, shown): (&[String], &Path),
     access: WorkspaceAccess,
 ) -> io::Result<Masks> {
     if patterns.is_empty() {
@@ -83,7 +83,7 @@ pub(crate) fn find(
     if !search.aliased.is_empty() {
         search.walk(Search::look_for_alias)?;
     }
-    Ok(search.finish(&workspace.path, access))
+    Ok(search.finish((&workspace.path, shown), access))
 }
 
 struct Search {
@@ -207,10 +207,10 @@ impl Search {
         Ok(())
     }
 
-    fn finish(self, workspace: &Path, access: WorkspaceAccess) -> Masks {
+    fn finish(self, (workspace, shown): (&Path, &Path), access: WorkspaceAccess) -> Masks {
         let mut mounts: Vec<PlannedMount> = Vec::new();
         for (path, is_directory) in &self.veils {
-            let target = workspace.join(path);
+            let target = shown.join(path);
             if mounts.last().is_some_and(|mount| target.starts_with(&mount.target)) {
                 continue;
             }

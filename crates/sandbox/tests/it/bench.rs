@@ -62,6 +62,7 @@ pub(crate) fn shell(workspace: &Path, script: &str) -> Invocation {
             access: WorkspaceAccess::Overlay,
             read_roots: Vec::new(),
             write_roots: Vec::new(),
+            places: Vec::new(),
             masks: Vec::new(),
         },
         network: Network::Allow(Vec::new()),

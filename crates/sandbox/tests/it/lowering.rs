@@ -28,6 +28,7 @@ fn invocation(script: &str) -> Invocation {
             access: WorkspaceAccess::Overlay,
             read_roots: vec!["/data".into()],
             write_roots: vec!["/out".into()],
+            places: Vec::new(),
             masks: Vec::new(),
         },
         network: Network::Allow(vec!["good.example".into()]),

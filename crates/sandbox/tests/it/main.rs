@@ -21,6 +21,7 @@ mod memory;
 mod mock;
 mod namespace;
 mod network;
+mod places;
 mod streams;
 mod supervisor;
 mod tools;

@@ -96,6 +96,7 @@ impl Bench {
                 access: WorkspaceAccess::Direct,
                 read_roots: Vec::new(),
                 write_roots: Vec::new(),
+                places: Vec::new(),
                 masks: Vec::new(),
             },
             network: Network::Allow(Vec::new()),
