@@ -21,6 +21,7 @@
 pub mod approvals;
 pub mod archive;
 mod authorship;
+pub mod doors;
 pub mod embedded;
 pub(crate) mod files;
 pub mod home;

@@ -1,0 +1,122 @@
+//! Doors for other people's clients: thin translations of foreign HTTP APIs to one port.
+//!
+//! A door reads its protocol's requests, refuses what cannot be enforced in its protocol's own
+//! words, and asks the [`Workshop`] for the rest; it decides nothing and runs nothing. Whoever
+//! holds the workshop judges every call by policy and leaves a receipt for each. Start at
+//! [`in_front_of`], which puts all doors on one port.
+//!
+//! Who calls is told by the token of the door ([`Keeper`]); a token of the plane itself opens no
+//! door, and a door's token opens nothing else.
+
+#![expect(clippy::result_large_err, reason = "the answer to a call is made once, where it ends")]
+
+pub mod daytona;
+pub mod e2b;
+pub mod helm;
+pub mod opensandbox;
+pub mod process;
+mod reply;
+pub mod workshop;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, Uri};
+use axum::middleware::map_request;
+
+pub use process::{Chunk, ChunkStream, End, Grip, Next, Process, ProcessFacts};
+pub use workshop::{
+    Decided, DoorName, EndsCommands, Entry, EntryKind, FileAnswer, FileCall, FileFault, Life,
+    Reach, Sandbox, Start, Terminal, Verdict, Wanted, Workshop, WorkshopError,
+};
+
+use warrant_protocol::request::ActorRef;
+
+/// The largest body a door reads; files travel whole.
+pub const MAX_BODY_BYTES: usize = 65 * 1024 * 1024;
+
+/// Tells who holds a token of the doors.
+pub trait Keeper: Send + Sync {
+    /// Returns the holder, if the token is good now.
+    fn admit(&self, token: &str) -> Option<ActorRef>;
+}
+
+/// What every door needs.
+#[derive(Clone)]
+pub struct Hall {
+    /// Where sandboxes live.
+    pub workshop: Arc<dyn Workshop>,
+    /// Who may enter.
+    pub keeper: Arc<dyn Keeper>,
+}
+
+/// Returns all doors on one port, in front of whatever else is served there.
+///
+/// A request belongs to a door by its headers and path; the rest goes on to `rest` untouched.
+pub fn in_front_of(rest: Router, hall: &Hall) -> Router {
+    let doors = [
+        ("/~e2b", e2b::router(hall.clone())),
+        ("/~e2b-data", e2b::data_router(hall.clone())),
+        ("/~daytona", daytona::router(hall.clone())),
+        ("/~helm", helm::router(hall.clone())),
+        ("/~opensandbox", opensandbox::router(hall.clone())),
+    ];
+    let served = doors.into_iter().fold(rest, |rest, (prefix, door)| {
+        rest.nest(prefix, door.layer(DefaultBodyLimit::max(MAX_BODY_BYTES)))
+    });
+    Router::new().fallback_service(served).layer(map_request(to_its_door))
+}
+
+/// Rewrites the path of a request that belongs to a door, so that it is routed there.
+async fn to_its_door(mut request: Request) -> Request {
+    let Some(prefix) = door_of(request.headers(), request.uri().path()) else { return request };
+    let rest = request.uri().path_and_query().map_or("/", PathAndQuery::as_str);
+    let path = format!("{prefix}{rest}").parse::<PathAndQuery>();
+    let mut parts = request.uri().clone().into_parts();
+    parts.path_and_query = path.ok();
+    if let Ok(uri) = Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
+    }
+    request
+}
+
+/// Returns the door a request belongs to.
+fn door_of(headers: &HeaderMap, path: &str) -> Option<&'static str> {
+    let below = |root: &str| {
+        path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    if headers.contains_key("e2b-sandbox-id") {
+        return Some("/~e2b-data");
+    }
+    if below("/sandboxes") || below("/v2/sandboxes") {
+        return Some("/~e2b");
+    }
+    if below("/api") || below("/toolbox") {
+        return Some("/~daytona");
+    }
+    if below("/sandbox") || path == "/v1/chat/completions" {
+        return Some("/~helm");
+    }
+    let has_key = headers.contains_key("open-sandbox-api-key");
+    if below("/v1/sandboxes") || path == "/v1/metrics/events" || has_key && path == "/version" {
+        return Some("/~opensandbox");
+    }
+    None
+}
+
+impl Hall {
+    /// Asks the workshop on a thread that may wait.
+    pub(crate) async fn ask<T, F>(&self, work: F) -> Result<T, WorkshopError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&dyn Workshop) -> Result<T, WorkshopError> + Send + 'static,
+    {
+        let workshop = Arc::clone(&self.workshop);
+        match tokio::task::spawn_blocking(move || work(&*workshop)).await {
+            Ok(result) => result,
+            Err(_) => Err(WorkshopError::Failed),
+        }
+    }
+}

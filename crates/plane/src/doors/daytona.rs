@@ -1,0 +1,175 @@
+//! The Daytona door: the control API below `/api` and the toolbox of each sandbox.
+//!
+//! Both are opened by the door's token (`Authorization: Bearer`). Sessions are names for groups of
+//! commands; each command is a run of its own, so files carry over between them and the state of a
+//! shell does not.
+
+mod control;
+mod files;
+mod process;
+mod pty;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::extract::FromRef;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use axum::routing::{any, delete, get, post, put};
+use serde_json::json;
+use warrant_protocol::request::ActorRef;
+
+use crate::doors::{FileFault, Hall, Sandbox, WorkshopError, reply};
+
+/// Where a sandbox's home is.
+pub(crate) const HOME: &str = "/home/daytona";
+/// The only user.
+pub(crate) const USER: &str = "daytona";
+/// The version of the toolbox whose behavior is served.
+pub(crate) const DAEMON_VERSION: &str = "0.190.0";
+
+/// What this door remembers besides what the workshop does.
+#[derive(Clone)]
+pub(crate) struct Desk {
+    pub(crate) hall: Hall,
+    /// Sessions by sandbox and name, each with its commands.
+    pub(crate) sessions: Arc<Mutex<Sessions>>,
+}
+
+type Sessions = HashMap<(String, String), Vec<process::SessionCommand>>;
+
+impl FromRef<Desk> for Hall {
+    fn from_ref(desk: &Desk) -> Self {
+        desk.hall.clone()
+    }
+}
+
+/// Returns the routes.
+pub fn router(hall: Hall) -> Router {
+    let desk = Desk { hall, sessions: Arc::default() };
+    let control = Router::new()
+        .route("/config", get(control::config))
+        .route("/sandbox", post(control::create).get(control::list))
+        .route("/sandbox/paginated", get(control::paginated))
+        .route("/sandbox/{id}", get(control::describe).delete(control::destroy))
+        .route("/sandbox/{id}/toolbox-proxy-url", get(control::toolbox_url))
+        .route("/sandbox/{id}/stop", post(control::stop))
+        .route("/sandbox/{id}/start", post(control::start))
+        .route("/sandbox/{id}/autostop/{minutes}", post(control::set_idle))
+        .route("/sandbox/{id}/ttl/{minutes}", post(control::set_ttl))
+        .route("/sandbox/{id}/labels", put(control::set_labels))
+        .route("/sandbox/{id}/last-activity", post(control::touch))
+        .fallback(any(unserved));
+    Router::new()
+        .nest("/api", control)
+        .nest("/toolbox/{id}", toolbox())
+        .nest("/api/toolbox/{id}/toolbox", toolbox())
+        .fallback(any(unserved))
+        .with_state(desk)
+}
+
+fn toolbox() -> Router<Desk> {
+    let session = "/process/session/{session}";
+    let command = "/process/session/{session}/command/{command}";
+    Router::new()
+        .route("/process/execute", post(process::execute))
+        .route("/process/code-run", post(process::code_run))
+        .route("/process/session", post(process::create_session).get(process::list_sessions))
+        .route(session, get(process::describe_session).delete(process::delete_session))
+        .route(&format!("{session}/exec"), post(process::session_execute))
+        .route(command, get(process::describe_command))
+        .route(&format!("{command}/logs"), get(process::logs))
+        .route(&format!("{command}/input"), post(process::send_input))
+        .route("/process/pty/create-connect", get(pty::create))
+        .route("/process/pty/{name}/connect", get(pty::connect))
+        .route("/process/pty/{name}/resize", post(pty::resize))
+        .route("/process/pty/{name}", delete(pty::kill))
+        .route("/files", get(files::list).delete(files::remove))
+        .route("/files/", get(files::list).delete(files::remove))
+        .route("/files/info", get(files::describe))
+        .route("/files/download", get(files::download))
+        .route("/files/upload", post(files::upload))
+        .route("/files/bulk-upload", post(files::bulk_upload))
+        .route("/files/bulk-download", post(files::bulk_download))
+        .route("/files/folder", post(files::make_directory))
+        .route("/files/move", post(files::rename))
+        .route("/files/search", get(files::search))
+        .route("/files/permissions", post(files::set_permissions))
+        .route("/user-home-dir", get(control::home_directory))
+        .route("/work-dir", get(control::home_directory))
+        .route("/project-dir", get(control::home_directory))
+        .route("/version", get(control::version))
+}
+
+/// Returns who calls, or the answer that the token is not good.
+pub(crate) fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
+    let holder = reply::bearer(headers).and_then(|token| hall.keeper.admit(token));
+    holder.ok_or_else(|| fault(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "Invalid credentials"))
+}
+
+/// Returns who calls and the sandbox they name, by id or name.
+pub(crate) fn visit(
+    hall: &Hall,
+    headers: &HeaderMap,
+    id: &str,
+) -> Result<(ActorRef, Sandbox), Response> {
+    let guest = guest(hall, headers)?;
+    if let Ok(sandbox) = hall.workshop.find(&guest, id) {
+        return Ok((guest, sandbox));
+    }
+    let mut all = hall.workshop.list(&guest, crate::doors::DoorName::Daytona).into_iter();
+    match all.find(|sandbox| sandbox.wanted.name.as_deref() == Some(id)) {
+        Some(sandbox) => Ok((guest, sandbox)),
+        None => Err(error(&WorkshopError::NoSandbox)),
+    }
+}
+
+/// Returns the answer for a refusal.
+pub(crate) fn error(refusal: &WorkshopError) -> Response {
+    let (status, code) = match refusal {
+        WorkshopError::NoSandbox => (StatusCode::NOT_FOUND, "NOT_FOUND"),
+        WorkshopError::Paused => (StatusCode::BAD_REQUEST, "SANDBOX_NOT_STARTED"),
+        WorkshopError::Busy(_) => (StatusCode::CONFLICT, "CONFLICT"),
+        WorkshopError::Denied { .. } | WorkshopError::Refused { .. } => {
+            (StatusCode::FORBIDDEN, "POLICY_DENIED")
+        }
+        WorkshopError::Waiting { .. } => (StatusCode::FORBIDDEN, "APPROVAL_REQUIRED"),
+        WorkshopError::Invalid(_) => (StatusCode::BAD_REQUEST, "BAD_REQUEST"),
+        WorkshopError::File { fault, .. } => match fault {
+            FileFault::Missing => (StatusCode::NOT_FOUND, "FILE_NOT_FOUND"),
+            FileFault::Exists => (StatusCode::CONFLICT, "FILE_EXISTS"),
+            FileFault::Forbidden => (StatusCode::FORBIDDEN, "FILE_FORBIDDEN"),
+            FileFault::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "FILE_TOO_LARGE"),
+            FileFault::IsDirectory | FileFault::NotDirectory | FileFault::NotEmpty => {
+                (StatusCode::BAD_REQUEST, "BAD_REQUEST")
+            }
+        },
+        WorkshopError::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_SERVER_ERROR"),
+    };
+    let response = fault(status, code, &reply::told(refusal));
+    reply::with_receipt(response, refusal.run())
+}
+
+/// Returns an error of this API.
+pub(crate) fn fault(status: StatusCode, code: &str, message: &str) -> Response {
+    let at = crate::random::now().map(|now| now.to_string()).unwrap_or_default();
+    let body = json!({
+        "statusCode": status.as_u16(),
+        "message": message,
+        "error": message,
+        "code": code,
+        "timestamp": at,
+        "source": "warrant",
+    });
+    reply::json(status, &body)
+}
+
+/// Returns the answer that a value or setting cannot be taken.
+pub(crate) fn invalid(message: &str) -> Response {
+    fault(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
+}
+
+async fn unserved() -> Response {
+    fault(StatusCode::NOT_FOUND, "NOT_FOUND", "this call is not served here")
+}

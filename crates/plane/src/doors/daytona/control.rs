@@ -1,0 +1,410 @@
+//! Daytona's control API: create, list, describe, stop, start, extend, label, destroy.
+
+use std::collections::BTreeMap;
+
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+
+use super::{DAEMON_VERSION, HOME, USER, error, guest, invalid, visit};
+use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
+use crate::doors::{DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
+
+const MINUTE_MS: u64 = 60_000;
+const GIB: u64 = 1024 * 1024 * 1024;
+/// After how many idle minutes Daytona stops a sandbox when nobody says.
+const DEFAULT_AUTO_STOP_MIN: u64 = 15;
+
+pub(crate) async fn config(headers: HeaderMap) -> Response {
+    let body = json!({
+        "version": DAEMON_VERSION,
+        "proxyToolboxUrl": toolbox_base(&headers),
+        "proxyTemplateUrl": "",
+        "defaultSnapshot": "",
+        "environment": "warrant",
+        "maintananceMode": false,
+        "analyticsApiUrl": null,
+    });
+    reply::json(StatusCode::OK, &body)
+}
+
+pub(crate) async fn create(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
+    let guest = match guest(&hall, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    let wanted = match reply::object(&body).and_then(|body| wanted(&body)) {
+        Ok(wanted) => wanted,
+        Err(message) => return invalid(&message),
+    };
+    let all = hall.workshop.list(&guest, DoorName::Daytona);
+    if wanted.name.is_some() && all.iter().any(|other| other.wanted.name == wanted.name) {
+        return super::fault(StatusCode::CONFLICT, "CONFLICT", "a sandbox has that name already");
+    }
+    match hall.ask(move |workshop| workshop.create(&guest, wanted)).await {
+        Ok(sandbox) => answer(&headers, &sandbox),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+pub(crate) async fn list(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Response {
+    match rows(&hall, &headers, &query) {
+        Ok(rows) => {
+            let count = rows.len();
+            let body = json!({ "items": rows, "nextCursor": null, "total": count });
+            reply::json(StatusCode::OK, &body)
+        }
+        Err(response) => response,
+    }
+}
+
+pub(crate) async fn paginated(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Response {
+    match rows(&hall, &headers, &query) {
+        Ok(rows) => {
+            let count = rows.len();
+            let body = json!({ "items": rows, "total": count, "page": 1, "totalPages": 1 });
+            reply::json(StatusCode::OK, &body)
+        }
+        Err(response) => response,
+    }
+}
+
+fn rows(
+    hall: &Hall,
+    headers: &HeaderMap,
+    query: &BTreeMap<String, String>,
+) -> Result<Vec<Value>, Response> {
+    let guest = guest(hall, headers)?;
+    let labels: BTreeMap<String, String> = match query.get("labels") {
+        None => BTreeMap::new(),
+        Some(text) => serde_json::from_str(text)
+            .map_err(|_| invalid("labels must be a JSON object of strings"))?,
+    };
+    let fits = |sandbox: &&Sandbox| {
+        labels.iter().all(|(name, value)| sandbox.wanted.labels.get(name) == Some(value))
+            && query.get("name").is_none_or(|name| sandbox.wanted.name.as_ref() == Some(name))
+    };
+    let all = hall.workshop.list(&guest, DoorName::Daytona);
+    Ok(all.iter().filter(fits).map(|sandbox| described(headers, sandbox)).collect())
+}
+
+pub(crate) async fn describe(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    match visit(&hall, &headers, &id) {
+        Ok((_, sandbox)) => answer(&headers, &sandbox),
+        Err(response) => response,
+    }
+}
+
+pub(crate) async fn destroy(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    let (guest, sandbox) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let mut body = described(&headers, &sandbox);
+    if let Some(body) = body.as_object_mut() {
+        body.insert("state".into(), json!("destroyed"));
+        body.insert("desiredState".into(), json!("destroyed"));
+    }
+    match hall.ask(move |workshop| workshop.destroy(&guest, &sandbox.id)).await {
+        Ok(run) => reply::with_receipt(reply::json(StatusCode::OK, &body), Some(&run)),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+pub(crate) async fn toolbox_url(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    match visit(&hall, &headers, &id) {
+        Ok(_) => reply::json(StatusCode::OK, &json!({ "url": toolbox_base(&headers) })),
+        Err(response) => response,
+    }
+}
+
+/// Ends every command and keeps the files.
+pub(crate) async fn stop(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    let (guest, sandbox) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let stopped = hall.ask(move |workshop| {
+        workshop.pause(&guest, &sandbox.id, EndsCommands::Yes)?;
+        workshop.find(&guest, &sandbox.id)
+    });
+    match stopped.await {
+        Ok(sandbox) => answer(&headers, &sandbox),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+pub(crate) async fn start(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    let (guest, sandbox) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    match hall.ask(move |workshop| workshop.resume(&guest, &sandbox.id)).await {
+        Ok(sandbox) => answer(&headers, &sandbox),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+pub(crate) async fn set_idle(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path((id, minutes)): Path<(String, u64)>,
+) -> Response {
+    let (guest, sandbox) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let ms = (minutes > 0).then(|| minutes.saturating_mul(MINUTE_MS));
+    match hall.workshop.set_idle(&guest, &sandbox.id, ms) {
+        Ok(sandbox) => answer(&headers, &sandbox),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+pub(crate) async fn set_ttl(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path((id, minutes)): Path<(String, u64)>,
+) -> Response {
+    let (guest, sandbox) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    match hall.workshop.extend(&guest, &sandbox.id, minutes.saturating_mul(MINUTE_MS)) {
+        Ok(sandbox) => answer(&headers, &sandbox),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+pub(crate) async fn set_labels(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let (guest, sandbox) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let labels = match reply::object(&body).and_then(|body| texts(&body, "labels")) {
+        Ok(labels) => labels,
+        Err(message) => return invalid(&message),
+    };
+    let answer = json!({ "labels": labels });
+    match hall.workshop.set_labels(&guest, &sandbox.id, labels) {
+        Ok(_) => reply::json(StatusCode::OK, &answer),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+pub(crate) async fn touch(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    let (guest, sandbox) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    match hall.workshop.processes(&guest, &sandbox.id) {
+        Ok(_) => reply::empty(StatusCode::NO_CONTENT),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+pub(crate) async fn home_directory(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    match visit(&hall, &headers, &id) {
+        Ok(_) => reply::json(StatusCode::OK, &json!({ "dir": HOME })),
+        Err(response) => response,
+    }
+}
+
+pub(crate) async fn version(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    match visit(&hall, &headers, &id) {
+        Ok(_) => reply::json(StatusCode::OK, &json!({ "version": DAEMON_VERSION })),
+        Err(response) => response,
+    }
+}
+
+/// Reads a create body; what cannot be enforced is refused by name.
+fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
+    let known = [
+        "name",
+        "user",
+        "env",
+        "labels",
+        "public",
+        "cpu",
+        "gpu",
+        "memory",
+        "disk",
+        "kvm",
+        "spot",
+        "autoStopInterval",
+        "autoArchiveInterval",
+        "autoDeleteInterval",
+        "ttlMinutes",
+        "volumes",
+        "networkBlockAll",
+        "networkAllowList",
+        "domainAllowList",
+        "secrets",
+    ];
+    if let Some(name) = unknown_member(body, &known) {
+        return Err(format!("{name} cannot be enforced here"));
+    }
+    for name in ["public", "kvm", "spot"] {
+        if boolean(body, name)? == Some(true) {
+            return Err(format!("{name} cannot be had here"));
+        }
+    }
+    for name in ["gpu", "autoArchiveInterval"] {
+        if whole(body, name)?.unwrap_or(0) > 0 {
+            return Err(format!("{name} cannot be enforced here"));
+        }
+    }
+    for name in ["volumes", "secrets"] {
+        let is_set = body.get(name).and_then(Value::as_array).is_some_and(|all| !all.is_empty());
+        if is_set {
+            return Err(format!("{name} cannot be enforced here"));
+        }
+    }
+    let deletes_after = body.get("autoDeleteInterval").and_then(Value::as_i64).unwrap_or(-1);
+    if deletes_after >= 0 {
+        return Err("autoDeleteInterval cannot be enforced here: use ttlMinutes".to_owned());
+    }
+    match text(body, "user")?.as_deref() {
+        None | Some(USER) => {}
+        Some(other) => return Err(format!("there is no user `{other}` here, only `{USER}`")),
+    }
+    let idle = whole(body, "autoStopInterval")?.unwrap_or(DEFAULT_AUTO_STOP_MIN);
+    let ttl = whole(body, "ttlMinutes")?.filter(|minutes| *minutes > 0);
+    let gib =
+        |name: &str| Ok::<_, String>(whole(body, name)?.map(|count| count.saturating_mul(GIB)));
+    Ok(Wanted {
+        door: DoorName::Daytona,
+        template: "default".to_owned(),
+        name: text(body, "name")?,
+        timeout_ms: ttl.map(|minutes| minutes.saturating_mul(MINUTE_MS)),
+        idle_ms: (idle > 0).then(|| idle.saturating_mul(MINUTE_MS)),
+        env: texts(body, "env")?,
+        labels: texts(body, "labels")?,
+        reach: reach(body)?,
+        memory_bytes: gib("memory")?,
+        cpu_milli: whole(body, "cpu")?.map(|count| count.saturating_mul(1000)),
+        disk_bytes: gib("disk")?,
+        home: HOME.to_owned(),
+        user: USER.to_owned(),
+    })
+}
+
+fn reach(body: &Map<String, Value>) -> Result<Reach, String> {
+    if boolean(body, "networkBlockAll")? == Some(true) {
+        return Ok(Reach::Nothing);
+    }
+    let mut hosts = Vec::new();
+    for name in ["networkAllowList", "domainAllowList"] {
+        let listed = text(body, name)?.unwrap_or_default();
+        let listed = listed.split(',').map(str::trim).filter(|host| !host.is_empty());
+        hosts.extend(listed.map(str::to_owned));
+    }
+    Ok(if hosts.is_empty() { Reach::AsPolicy } else { Reach::Hosts(hosts) })
+}
+
+fn answer(headers: &HeaderMap, sandbox: &Sandbox) -> Response {
+    let response = reply::json(StatusCode::OK, &described(headers, sandbox));
+    reply::with_receipt(response, Some(&sandbox.run))
+}
+
+fn described(headers: &HeaderMap, sandbox: &Sandbox) -> Value {
+    let wanted = &sandbox.wanted;
+    let state = match sandbox.life {
+        Life::Running => "started",
+        Life::Paused => "stopped",
+    };
+    let gib = |bytes: Option<u64>| bytes.unwrap_or(0).div_ceil(GIB);
+    json!({
+        "id": sandbox.id,
+        "organizationId": "warrant",
+        "name": wanted.name.as_ref().unwrap_or(&sandbox.id),
+        "snapshot": wanted.template,
+        "user": USER,
+        // Values of variables are never told again.
+        "env": {},
+        "labels": wanted.labels,
+        "public": false,
+        "networkBlockAll": sandbox.hosts.is_empty(),
+        "networkAllowList": sandbox.hosts.join(","),
+        "domainAllowList": sandbox.hosts.join(","),
+        "target": "local",
+        "cpu": wanted.cpu_milli.map_or(1, |milli| milli.div_ceil(1000)),
+        "gpu": 0,
+        "memory": gib(sandbox.memory_bytes),
+        "disk": gib(sandbox.disk_bytes),
+        "state": state,
+        "desiredState": state,
+        "errorReason": null,
+        "recoverable": false,
+        "backupState": "None",
+        "backupCreatedAt": null,
+        "autoStopInterval": wanted.idle_ms.unwrap_or(0) / MINUTE_MS,
+        "autoPauseInterval": 0,
+        "autoArchiveInterval": 0,
+        "autoDeleteInterval": -1,
+        "autoDestroyAt": sandbox.ends_at.to_string(),
+        "volumes": [],
+        "kvm": false,
+        "sandboxClass": "container",
+        "createdAt": sandbox.created_at.to_string(),
+        "updatedAt": sandbox.created_at.to_string(),
+        "lastActivityAt": sandbox.created_at.to_string(),
+        "daemonVersion": DAEMON_VERSION,
+        "toolboxProxyUrl": toolbox_base(headers),
+        "receipt": sandbox.run.as_str(),
+    })
+}
+
+/// Returns where this very client reaches the toolboxes: on the host it called.
+fn toolbox_base(headers: &HeaderMap) -> String {
+    let scheme = reply::header(headers, "x-forwarded-proto").filter(|scheme| *scheme == "https");
+    let host = reply::header(headers, "host").unwrap_or("localhost");
+    format!("{}://{host}/toolbox", scheme.unwrap_or("http"))
+}

@@ -1,0 +1,412 @@
+//! Daytona's toolbox, commands: execute, code, sessions with their logs.
+
+use std::sync::{Arc, PoisonError};
+
+use axum::body::Bytes;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{FromRequestParts as _, Path, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+use warrant_protocol::request::ActorRef;
+
+use super::{Desk, error, fault, invalid, visit};
+use crate::doors::reply::{self, boolean, list as texts_of, number, text, texts};
+use crate::doors::{Chunk, ChunkStream, End, Hall, Next, Process, Sandbox, Start, WorkshopError};
+
+/// SDKs from this minor version on read logs as JSON.
+const LOGS_AS_JSON_SINCE: u32 = 140;
+
+/// More sessions than this do not exist at once in one sandbox.
+const MOST_SESSIONS: usize = 64;
+
+/// One command of a session.
+#[derive(Clone)]
+pub(crate) struct SessionCommand {
+    id: String,
+    command: String,
+    process: Arc<Process>,
+}
+
+pub(crate) async fn execute(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let (guest, sandbox) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let wish = reply::object(&body).and_then(|body| {
+        let known = ["command", "cwd", "envs", "env", "timeout"];
+        match reply::unknown_member(&body, &known) {
+            Some(name) => Err(format!("{name} is not served here")),
+            None => {
+                let command = text(&body, "command")?.filter(|text| !text.is_empty());
+                let command = command.ok_or_else(|| "command is missing".to_owned())?;
+                wish(&body, vec!["bash".to_owned(), "-c".to_owned(), command])
+            }
+        }
+    });
+    match wish {
+        Ok(wish) => run(&hall, (guest, sandbox), wish).await,
+        Err(message) => invalid(&message),
+    }
+}
+
+pub(crate) async fn code_run(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let (guest, sandbox) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let wish = reply::object(&body).and_then(|body| {
+        let code = text(&body, "code")?.ok_or_else(|| "code is missing".to_owned())?;
+        let argv = texts_of(&body, "argv")?.unwrap_or_default();
+        let interpreter = match text(&body, "language")?.as_deref() {
+            None | Some("python") => ["python3", "-c"],
+            Some("javascript") => ["node", "-e"],
+            Some(other) => return Err(format!("language `{other}` is not served here")),
+        };
+        let words = interpreter.iter().map(|word| (*word).to_owned());
+        wish(&body, words.chain([code]).chain(argv).collect())
+    });
+    match wish {
+        Ok(wish) => run(&hall, (guest, sandbox), wish).await,
+        Err(message) => invalid(&message),
+    }
+}
+
+/// Runs a command to its end and answers with both streams together.
+async fn run(hall: &Hall, (guest, sandbox): (ActorRef, Sandbox), wish: Start) -> Response {
+    let process = match start(hall, (guest, sandbox), wish).await {
+        Ok(process) => process,
+        Err(refusal) => return error(&refusal),
+    };
+    let end = process.wait().await;
+    let run = &process.facts().run;
+    if end.is_timeout() {
+        let message = "request timeout: command execution timeout";
+        let response = fault(StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT", message);
+        return reply::with_receipt(response, Some(run));
+    }
+    let Some(code) = end.exit_code() else { return refused(&process, end) };
+    let body = json!({ "exitCode": code, "result": process.text(None), "receipt": run.as_str() });
+    reply::with_receipt(reply::json(StatusCode::OK, &body), Some(run))
+}
+
+async fn start(
+    hall: &Hall,
+    (guest, sandbox): (ActorRef, Sandbox),
+    wish: Start,
+) -> Result<Arc<Process>, WorkshopError> {
+    hall.ask(move |workshop| workshop.start(&guest, &sandbox.id, wish)).await
+}
+
+fn refused(process: &Process, end: End) -> Response {
+    let run = process.facts().run.clone();
+    error(&WorkshopError::Refused { run, message: end.message })
+}
+
+fn wish(body: &Map<String, Value>, argv: Vec<String>) -> Result<Start, String> {
+    let mut env = texts(body, "envs")?;
+    env.extend(texts(body, "env")?);
+    let timeout_ms = number(body, "timeout")?.filter(|seconds| *seconds > 0.0);
+    let timeout_ms = timeout_ms.map(|seconds| {
+        let time = std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+    });
+    let cwd = text(body, "cwd")?.filter(|cwd| !cwd.is_empty());
+    Ok(Start { argv, env, cwd, timeout_ms, stdin: false, terminal: None, tag: None })
+}
+
+type SessionKey = (String, String);
+
+impl Desk {
+    fn key(sandbox: &Sandbox, session: &str) -> SessionKey {
+        (sandbox.id.clone(), session.to_owned())
+    }
+
+    fn commands(&self, key: &SessionKey) -> Option<Vec<SessionCommand>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    fn command(&self, key: &SessionKey, id: &str) -> Option<SessionCommand> {
+        self.commands(key)?.into_iter().find(|command| command.id == id)
+    }
+}
+
+fn no_session() -> Response {
+    fault(StatusCode::NOT_FOUND, "NOT_FOUND", "session not found")
+}
+
+fn no_command() -> Response {
+    fault(StatusCode::NOT_FOUND, "NOT_FOUND", "command not found")
+}
+
+pub(crate) async fn create_session(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let name = reply::object(&body).and_then(|body| text(&body, "sessionId"));
+    let name = match name {
+        Ok(Some(name)) if (1..=256).contains(&name.len()) => name,
+        Ok(_) => return invalid("sessionId must have 1 to 256 characters"),
+        Err(message) => return invalid(&message),
+    };
+    let key = Desk::key(&sandbox, &name);
+    let mut sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+    // Sessions of sandboxes that are gone go with them.
+    sessions.retain(|(of, _), _| desk.hall.workshop.is_alive(of));
+    let own = sessions.keys().filter(|(of, _)| *of == sandbox.id).count();
+    if own >= MOST_SESSIONS {
+        return fault(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_SESSIONS", "delete a session first");
+    }
+    if sessions.contains_key(&key) {
+        return fault(StatusCode::CONFLICT, "CONFLICT", "session already exists");
+    }
+    sessions.insert(key, Vec::new());
+    reply::empty(StatusCode::CREATED)
+}
+
+pub(crate) async fn list_sessions(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+    let own = sessions.iter().filter(|((of, _), _)| *of == sandbox.id);
+    let rows: Vec<Value> = own.map(|((_, name), commands)| session_row(name, commands)).collect();
+    reply::json(StatusCode::OK, &Value::Array(rows))
+}
+
+pub(crate) async fn describe_session(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Path((id, session)): Path<(String, String)>,
+) -> Response {
+    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    match desk.commands(&Desk::key(&sandbox, &session)) {
+        Some(commands) => reply::json(StatusCode::OK, &session_row(&session, &commands)),
+        None => no_session(),
+    }
+}
+
+/// Ends every command of a session.
+pub(crate) async fn delete_session(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Path((id, session)): Path<(String, String)>,
+) -> Response {
+    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let removed = {
+        let mut sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.remove(&Desk::key(&sandbox, &session))
+    };
+    let Some(commands) = removed else { return no_session() };
+    for command in commands.iter().filter(|command| command.process.end().is_none()) {
+        command.process.grip().kill();
+        command.process.wait().await;
+    }
+    reply::empty(StatusCode::NO_CONTENT)
+}
+
+pub(crate) async fn session_execute(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Path((id, session)): Path<(String, String)>,
+    body: Bytes,
+) -> Response {
+    let (guest, sandbox) = match visit(&desk.hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let key = Desk::key(&sandbox, &session);
+    if desk.commands(&key).is_none() {
+        return no_session();
+    }
+    let read = reply::object(&body).and_then(|body| {
+        let command = text(&body, "command")?.filter(|text| !text.is_empty());
+        let command = command.ok_or_else(|| "command is missing".to_owned())?;
+        let is_async = boolean(&body, "runAsync")?.or(boolean(&body, "async")?).unwrap_or(false);
+        let argv = vec!["bash".to_owned(), "-c".to_owned(), command.clone()];
+        Ok((command, is_async, Start { stdin: is_async, ..wish(&Map::new(), argv)? }))
+    });
+    let (command, is_async, wish) = match read {
+        Ok(read) => read,
+        Err(message) => return invalid(&message),
+    };
+    let process = match start(&desk.hall, (guest, sandbox), wish).await {
+        Ok(process) => process,
+        Err(refusal) => return error(&refusal),
+    };
+    let run = process.facts().run.clone();
+    let name = run.as_str().to_owned();
+    let entry = SessionCommand { id: name.clone(), command, process: Arc::clone(&process) };
+    if let Some(commands) =
+        desk.sessions.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&key)
+    {
+        commands.push(entry);
+    }
+    if is_async {
+        let body = json!({ "cmdId": name, "output": null, "stdout": null, "stderr": null,
+            "exitCode": null, "receipt": run.as_str() });
+        return reply::with_receipt(reply::json(StatusCode::ACCEPTED, &body), Some(&run));
+    }
+    let end = process.wait().await;
+    let Some(code) = end.exit_code() else { return refused(&process, end) };
+    let mut body = logs_body(&process);
+    if let Some(body) = body.as_object_mut() {
+        body.insert("cmdId".into(), json!(name));
+        body.insert("exitCode".into(), json!(code));
+        body.insert("receipt".into(), json!(run.as_str()));
+    }
+    reply::with_receipt(reply::json(StatusCode::OK, &body), Some(&run))
+}
+
+pub(crate) async fn describe_command(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Path((id, session, command)): Path<(String, String, String)>,
+) -> Response {
+    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    match desk.command(&Desk::key(&sandbox, &session), &command) {
+        Some(command) => reply::json(StatusCode::OK, &command_row(&command)),
+        None => no_command(),
+    }
+}
+
+pub(crate) async fn send_input(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Path((id, session, command)): Path<(String, String, String)>,
+    body: Bytes,
+) -> Response {
+    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let Some(command) = desk.command(&Desk::key(&sandbox, &session), &command) else {
+        return no_command();
+    };
+    let data = reply::object(&body).and_then(|body| text(&body, "data"));
+    let data = match data {
+        Ok(data) => data.unwrap_or_default(),
+        Err(message) => return invalid(&message),
+    };
+    let process = Arc::clone(&command.process);
+    let written = tokio::task::spawn_blocking(move || process.grip().write(data.as_bytes())).await;
+    match written {
+        Ok(Ok(())) => reply::empty(StatusCode::NO_CONTENT),
+        _ => invalid("the command does not read input"),
+    }
+}
+
+/// Logs whole, or as they come over a WebSocket.
+pub(crate) async fn logs(
+    State(desk): State<Desk>,
+    Path((id, session, command)): Path<(String, String, String)>,
+    request: Request,
+) -> Response {
+    let headers = request.headers().clone();
+    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let Some(command) = desk.command(&Desk::key(&sandbox, &session), &command) else {
+        return no_command();
+    };
+    let process = command.process;
+    let (mut parts, _) = request.into_parts();
+    if let Ok(upgrade) = WebSocketUpgrade::from_request_parts(&mut parts, &()).await {
+        return upgrade.on_upgrade(move |socket| follow(socket, process));
+    }
+    let run = process.facts().run.clone();
+    let response = if reads_json(&headers) {
+        reply::json(StatusCode::OK, &logs_body(&process))
+    } else {
+        let (chunks, _) = process.output_from(0);
+        let bytes: Vec<u8> = chunks.iter().flat_map(marked).collect();
+        reply::bytes(StatusCode::OK, "text/plain; charset=utf-8", bytes)
+    };
+    reply::with_receipt(response, Some(&run))
+}
+
+async fn follow(mut socket: WebSocket, process: Arc<Process>) {
+    let mut cursor = 0;
+    loop {
+        match process.next(&mut cursor).await {
+            Next::Chunk(chunk) => {
+                if socket.send(Message::Binary(marked(&chunk).into())).await.is_err() {
+                    return;
+                }
+            }
+            Next::Ended(_) => {
+                let frame = CloseFrame { code: 1000, reason: "".into() };
+                let _ = socket.send(Message::Close(Some(frame))).await;
+                return;
+            }
+        }
+    }
+}
+
+/// Returns a chunk behind the mark of its stream.
+fn marked(chunk: &Chunk) -> Vec<u8> {
+    let mark: [u8; 3] = match chunk.stream {
+        ChunkStream::Stdout | ChunkStream::Terminal => [1; 3],
+        ChunkStream::Stderr => [2; 3],
+    };
+    mark.into_iter().chain(chunk.bytes.iter().copied()).collect()
+}
+
+fn logs_body(process: &Process) -> Value {
+    json!({
+        "output": process.text(None),
+        "stdout": process.text(Some(ChunkStream::Stdout)),
+        "stderr": process.text(Some(ChunkStream::Stderr)),
+    })
+}
+
+fn reads_json(headers: &HeaderMap) -> bool {
+    let version = reply::header(headers, "x-daytona-sdk-version").unwrap_or_default();
+    let minor = version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
+    minor.is_none_or(|minor| minor >= LOGS_AS_JSON_SINCE)
+}
+
+fn session_row(name: &str, commands: &[SessionCommand]) -> Value {
+    let rows: Vec<Value> = commands.iter().map(command_row).collect();
+    json!({ "sessionId": name, "commands": rows })
+}
+
+fn command_row(command: &SessionCommand) -> Value {
+    let mut row = json!({ "id": command.id, "command": command.command });
+    let code = command.process.end().map(|end| end.exit_code().unwrap_or(-1));
+    if let (Some(code), Some(row)) = (code, row.as_object_mut()) {
+        row.insert("exitCode".into(), json!(code));
+    }
+    row
+}

@@ -1,0 +1,132 @@
+//! The E2B door: the control API and the data plane (envd, Connect with the JSON codec).
+//!
+//! The control API is opened by the door's token (`X-API-KEY`), the data plane by the sandbox's
+//! own access token, which the create answer carries and the SDKs send back.
+
+mod commands;
+mod connect;
+mod control;
+mod files;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::{any, delete, get, post, put};
+use serde_json::json;
+use warrant_protocol::request::ActorRef;
+
+use crate::doors::{Hall, WorkshopError, reply};
+
+/// The version of the data plane whose behavior is served; SDKs choose by it.
+pub(crate) const ENVD_VERSION: &str = "0.6.13";
+/// Where a sandbox's home is.
+pub(crate) const HOME: &str = "/home/user";
+/// The only user.
+pub(crate) const USER: &str = "user";
+
+/// Returns the routes of the control API and, by header, of the data plane.
+pub fn router(hall: Hall) -> Router {
+    let control = Router::new()
+        .route("/sandboxes", post(control::create).get(control::list))
+        .route("/v2/sandboxes", post(control::create).get(control::list))
+        .route("/sandboxes/{id}", get(control::describe))
+        .route("/sandboxes/{id}", delete(control::destroy))
+        .route("/sandboxes/{id}/timeout", post(control::set_timeout))
+        .route("/sandboxes/{id}/refreshes", post(control::refresh))
+        .route("/sandboxes/{id}/connect", post(control::connect))
+        .route("/v2/sandboxes/{id}/connect", post(control::connect))
+        .route("/sandboxes/{id}/resume", post(control::connect))
+        .route("/sandboxes/{id}/pause", post(control::pause))
+        .route("/sandboxes/{id}/network", put(control::set_network))
+        .route("/sandboxes/{id}/metrics", get(control::metrics))
+        .route("/sandboxes/{id}/{rest}", any(control::unserved))
+        .fallback(control::unserved_any);
+    control.with_state(hall)
+}
+
+/// Returns the routes of the data plane; the sandbox is named by a header.
+pub fn data_router(hall: Hall) -> Router {
+    let data = Router::new()
+        .route("/health", get(health))
+        .route("/files", get(files::download).post(files::upload))
+        .route("/process.Process/Start", post(commands::start))
+        .route("/process.Process/Connect", post(commands::connect))
+        .route("/process.Process/List", post(commands::list))
+        .route("/process.Process/SendInput", post(commands::send_input))
+        .route("/process.Process/CloseStdin", post(commands::close_stdin))
+        .route("/process.Process/SendSignal", post(commands::send_signal))
+        .route("/process.Process/Update", post(commands::update))
+        .route("/filesystem.Filesystem/Stat", post(files::stat))
+        .route("/filesystem.Filesystem/MakeDir", post(files::make_directory))
+        .route("/filesystem.Filesystem/Move", post(files::rename))
+        .route("/filesystem.Filesystem/ListDir", post(files::list))
+        .route("/filesystem.Filesystem/Remove", post(files::remove))
+        .fallback(unserved_call);
+    data.with_state(hall)
+}
+
+/// A sandbox that the caller of the data plane may use.
+pub(crate) struct Visit {
+    pub(crate) hall: Hall,
+    pub(crate) guest: ActorRef,
+    pub(crate) id: String,
+}
+
+/// Returns whose sandbox a request of the data plane may use, or the answer that says it is not
+/// running. A wrong token and a wrong id look the same.
+pub(crate) fn visit(hall: &Hall, request: &axum::http::HeaderMap) -> Result<Visit, Response> {
+    let id = reply::header(request, "e2b-sandbox-id").unwrap_or_default();
+    let token = reply::header(request, "x-access-token").unwrap_or_default();
+    match hall.workshop.owner(id, token) {
+        Some(guest) => Ok(Visit { hall: hall.clone(), guest, id: id.to_owned() }),
+        None => {
+            let body = json!({
+                "sandboxId": id,
+                "message": "The sandbox was not found",
+                "code": 502,
+            });
+            Err(reply::json(StatusCode::BAD_GATEWAY, &body))
+        }
+    }
+}
+
+async fn health(State(hall): State<Hall>, request: Request) -> Response {
+    match visit(&hall, request.headers()) {
+        Ok(visit) => match hall.workshop.find(&visit.guest, &visit.id) {
+            Ok(sandbox) if sandbox.life == crate::doors::Life::Running => {
+                reply::empty(StatusCode::NO_CONTENT)
+            }
+            _ => reply::empty(StatusCode::BAD_GATEWAY),
+        },
+        Err(response) => response,
+    }
+}
+
+async fn unserved_call() -> Response {
+    connect::error(&connect::Fault {
+        code: "unimplemented",
+        message: "this call is not served here".to_owned(),
+        run: None,
+    })
+}
+
+/// Returns the HTTP answer of the control API for a refusal.
+pub(crate) fn api_error(error: &WorkshopError) -> Response {
+    let status = match error {
+        WorkshopError::NoSandbox => StatusCode::NOT_FOUND,
+        WorkshopError::Paused | WorkshopError::Busy(_) => StatusCode::CONFLICT,
+        WorkshopError::Denied { .. } | WorkshopError::Waiting { .. } => StatusCode::FORBIDDEN,
+        WorkshopError::Refused { .. } => StatusCode::FORBIDDEN,
+        WorkshopError::Invalid(_) | WorkshopError::File { .. } => StatusCode::BAD_REQUEST,
+        WorkshopError::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    let response = api_fault(status, &reply::told(error));
+    reply::with_receipt(response, error.run())
+}
+
+/// Returns an error of the control API.
+pub(crate) fn api_fault(status: StatusCode, message: &str) -> Response {
+    let body = json!({ "code": status.as_u16(), "message": message });
+    reply::json(status, &body)
+}

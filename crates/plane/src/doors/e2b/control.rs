@@ -1,0 +1,434 @@
+//! E2B's control API: create, list, describe, extend, pause, connect, network, destroy.
+
+use std::collections::BTreeMap;
+
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+use warrant_protocol::request::ActorRef;
+
+use super::{ENVD_VERSION, HOME, USER, api_error, api_fault};
+use crate::doors::reply::{self, boolean, list as texts_of, text, texts, unknown_member, whole};
+use crate::doors::{DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted, WorkshopError};
+
+/// How long a sandbox lives when the client does not say, in seconds.
+const DEFAULT_TIMEOUT_S: u64 = 300;
+/// The one template there is.
+const TEMPLATE: &str = "base";
+/// How E2B writes "everything".
+const ALL_TRAFFIC: [&str; 3] = ["0.0.0.0/0", "::/0", "*"];
+
+/// Returns who calls, or the answer that the token is not good.
+fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
+    let token = reply::header(headers, "x-api-key").or_else(|| reply::bearer(headers));
+    token.and_then(|token| hall.keeper.admit(token)).ok_or_else(|| {
+        api_fault(StatusCode::UNAUTHORIZED, "the API key is missing or not good here")
+    })
+}
+
+pub(crate) async fn create(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
+    let guest = match guest(&hall, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    let wanted = match reply::object(&body).and_then(|body| wanted(&body)) {
+        Ok(wanted) => wanted,
+        Err(message) => return api_fault(StatusCode::BAD_REQUEST, &message),
+    };
+    match hall.ask(move |workshop| workshop.create(&guest, wanted)).await {
+        Ok(sandbox) => created(StatusCode::CREATED, &sandbox),
+        Err(error) => api_error(&error),
+    }
+}
+
+pub(crate) async fn list(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Response {
+    let guest = match guest(&hall, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    let wanted: Vec<(String, String)> =
+        query.get("metadata").map(|text| metadata_filter(text)).unwrap_or_default();
+    let states = query.get("state").map(|text| text.split(',').map(str::to_owned).collect());
+    let states: Vec<String> = states.unwrap_or_default();
+    let all = hall.workshop.list(&guest, DoorName::E2b);
+    let fits = |sandbox: &&Sandbox| {
+        let labels = &sandbox.wanted.labels;
+        wanted.iter().all(|(name, value)| labels.get(name) == Some(value))
+            && (states.is_empty() || states.iter().any(|name| name == state(sandbox)))
+    };
+    let rows: Vec<Value> = all.iter().filter(fits).map(described).collect();
+    reply::json(StatusCode::OK, &Value::Array(rows))
+}
+
+pub(crate) async fn describe(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    let guest = match guest(&hall, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    match hall.workshop.find(&guest, &id) {
+        Ok(sandbox) => reply::with_receipt(
+            reply::json(StatusCode::OK, &described(&sandbox)),
+            Some(&sandbox.run),
+        ),
+        Err(error) => not_found(&id, &error),
+    }
+}
+
+pub(crate) async fn destroy(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    let guest = match guest(&hall, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    let name = id.clone();
+    match hall.ask(move |workshop| workshop.destroy(&guest, &id)).await {
+        Ok(run) => reply::with_receipt(reply::empty(StatusCode::NO_CONTENT), Some(&run)),
+        Err(error) => not_found(&name, &error),
+    }
+}
+
+pub(crate) async fn set_timeout(
+    state: State<Hall>,
+    headers: HeaderMap,
+    path: Path<String>,
+    body: Bytes,
+) -> Response {
+    move_end(state, headers, path, (body, "timeout")).await
+}
+
+pub(crate) async fn refresh(
+    state: State<Hall>,
+    headers: HeaderMap,
+    path: Path<String>,
+    body: Bytes,
+) -> Response {
+    move_end(state, headers, path, (body, "duration")).await
+}
+
+async fn move_end(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    (body, member): (Bytes, &'static str),
+) -> Response {
+    let guest = match guest(&hall, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    let seconds = reply::object(&body).and_then(|body| whole(&body, member));
+    let seconds = match seconds {
+        Ok(seconds) => seconds.unwrap_or(DEFAULT_TIMEOUT_S),
+        Err(message) => return api_fault(StatusCode::BAD_REQUEST, &message),
+    };
+    let name = id.clone();
+    let ms = seconds.saturating_mul(1000);
+    match hall.ask(move |workshop| workshop.extend(&guest, &id, ms)).await {
+        Ok(_) => reply::empty(StatusCode::NO_CONTENT),
+        Err(error) => not_found(&name, &error),
+    }
+}
+
+pub(crate) async fn connect(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let guest = match guest(&hall, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    let wish = reply::object(&body).and_then(|body| {
+        let known = ["timeout", "memory", "autoPause"];
+        match unknown_member(&body, &known) {
+            Some(name) => Err(format!("{name} is not served here")),
+            None if boolean(&body, "autoPause")? == Some(true) => Err(NO_AUTO_PAUSE.to_owned()),
+            None => whole(&body, "timeout"),
+        }
+    });
+    let seconds = match wish {
+        Ok(seconds) => seconds,
+        Err(message) => return api_fault(StatusCode::BAD_REQUEST, &message),
+    };
+    let name = id.clone();
+    let joined = hall.ask(move |workshop| {
+        let sandbox = workshop.resume(&guest, &id)?;
+        let Some(ms) = seconds.map(|seconds| seconds.saturating_mul(1000)) else {
+            return Ok(sandbox);
+        };
+        // Joining only ever moves the end away.
+        let now = crate::random::now().map_err(|_| WorkshopError::Failed)?;
+        if now.plus_ms(ms) <= sandbox.ends_at {
+            return Ok(sandbox);
+        }
+        workshop.extend(&guest, &id, ms)
+    });
+    match joined.await {
+        Ok(sandbox) => created(StatusCode::OK, &sandbox),
+        Err(error) => not_found(&name, &error),
+    }
+}
+
+pub(crate) async fn pause(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let guest = match guest(&hall, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    // Without memory, commands may be ended; with it, none may run, since it cannot be kept.
+    let keeps_memory = reply::object(&body).and_then(|body| boolean(&body, "memory"));
+    let ends = match keeps_memory {
+        Ok(Some(false)) => EndsCommands::Yes,
+        Ok(_) => EndsCommands::No,
+        Err(message) => return api_fault(StatusCode::BAD_REQUEST, &message),
+    };
+    let name = id.clone();
+    match hall.ask(move |workshop| workshop.pause(&guest, &id, ends)).await {
+        Ok(()) => reply::empty(StatusCode::NO_CONTENT),
+        Err(error) => not_found(&name, &error),
+    }
+}
+
+pub(crate) async fn set_network(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let guest = match guest(&hall, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    let wish = reply::object(&body).and_then(|mut body| {
+        let internet = boolean(&body, "allow_internet_access")?;
+        body.remove("allow_internet_access");
+        reach(internet, Some(&body))
+    });
+    let reach = match wish {
+        Ok(reach) => reach,
+        Err(message) => return api_fault(StatusCode::BAD_REQUEST, &message),
+    };
+    let name = id.clone();
+    match hall.ask(move |workshop| workshop.set_reach(&guest, &id, reach)).await {
+        Ok(_) => reply::empty(StatusCode::NO_CONTENT),
+        Err(error) => not_found(&name, &error),
+    }
+}
+
+/// Nothing is sampled, so the list is empty.
+pub(crate) async fn metrics(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    let guest = match guest(&hall, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    match hall.workshop.find(&guest, &id) {
+        Ok(_) => reply::json(StatusCode::OK, &json!([])),
+        Err(error) => not_found(&id, &error),
+    }
+}
+
+pub(crate) async fn unserved(Path((_, rest)): Path<(String, String)>) -> Response {
+    api_fault(StatusCode::NOT_IMPLEMENTED, &format!("{rest} is not served here"))
+}
+
+pub(crate) async fn unserved_any() -> Response {
+    api_fault(StatusCode::NOT_FOUND, "this call is not served here")
+}
+
+const NO_AUTO_PAUSE: &str =
+    "autoPause cannot be kept here: memory is not saved, so a sandbox ends with its timeout";
+
+/// Reads a create body; what cannot be enforced is refused by name.
+fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
+    let known = [
+        "templateID",
+        "timeout",
+        "metadata",
+        "envVars",
+        "allow_internet_access",
+        "network",
+        "secure",
+        "autoPause",
+        "autoPauseMemory",
+        "autoResume",
+    ];
+    if let Some(name) = unknown_member(body, &known) {
+        let is_empty = match body.get(name) {
+            Some(Value::Array(items)) => items.is_empty(),
+            Some(Value::Object(members)) => members.is_empty(),
+            _ => false,
+        };
+        if !is_empty {
+            return Err(format!("{name} cannot be enforced here"));
+        }
+    }
+    let template = text(body, "templateID")?.unwrap_or_else(|| TEMPLATE.to_owned());
+    if template != TEMPLATE {
+        return Err(format!("template '{template}' not found: only '{TEMPLATE}' is served here"));
+    }
+    if boolean(body, "autoPause")? == Some(true) {
+        return Err(NO_AUTO_PAUSE.to_owned());
+    }
+    let resumes = body.get("autoResume").and_then(|value| value.get("enabled"));
+    if resumes.and_then(Value::as_bool) == Some(true) {
+        return Err("autoResume cannot be kept here".to_owned());
+    }
+    let network = match body.get("network") {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(network)) => Some(network),
+        Some(_) => return Err("network must be an object".to_owned()),
+    };
+    let seconds = whole(body, "timeout")?.unwrap_or(DEFAULT_TIMEOUT_S);
+    Ok(Wanted {
+        door: DoorName::E2b,
+        template,
+        name: None,
+        timeout_ms: Some(seconds.saturating_mul(1000)),
+        idle_ms: None,
+        env: texts(body, "envVars")?,
+        labels: texts(body, "metadata")?,
+        reach: reach(boolean(body, "allow_internet_access")?, network)?,
+        memory_bytes: None,
+        cpu_milli: None,
+        disk_bytes: None,
+        home: HOME.to_owned(),
+        user: USER.to_owned(),
+    })
+}
+
+/// Reads network settings. `allow_internet_access: true` is E2B's own default and asks for no
+/// more than policy lists; what is reached is told in the description.
+fn reach(internet: Option<bool>, network: Option<&Map<String, Value>>) -> Result<Reach, String> {
+    let none = Map::new();
+    let network = network.unwrap_or(&none);
+    let known = ["allowOut", "denyOut", "allowPublicTraffic"];
+    if let Some(name) = unknown_member(network, &known) {
+        return Err(format!("network.{name} cannot be enforced here"));
+    }
+    if boolean(network, "allowPublicTraffic")? == Some(true) {
+        return Err("network.allowPublicTraffic cannot be had here: no port is public".to_owned());
+    }
+    let allowed = texts_of(network, "allowOut")?.unwrap_or_default();
+    let denied = texts_of(network, "denyOut")?.unwrap_or_default();
+    let denies_all = denied.iter().any(|entry| ALL_TRAFFIC.contains(&entry.as_str()));
+    if let (false, Some(entry)) = (denies_all, denied.first()) {
+        return Err(format!(
+            "network.denyOut `{entry}` cannot be enforced by itself: deny 0.0.0.0/0 and allow by name"
+        ));
+    }
+    if allowed.iter().any(|entry| ALL_TRAFFIC.contains(&entry.as_str())) {
+        return Err("network.allowOut of everything is not granted here: name hosts".to_owned());
+    }
+    Ok(match (allowed.is_empty(), denies_all || internet == Some(false)) {
+        (false, _) => Reach::Hosts(allowed),
+        (true, true) => Reach::Nothing,
+        (true, false) => Reach::AsPolicy,
+    })
+}
+
+/// Reads `k=v&k=v` whose parts were encoded once more.
+fn metadata_filter(text: &str) -> Vec<(String, String)> {
+    let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(name, value)| (decode(name), decode(value))).collect()
+}
+
+/// Undoes percent-encoding as often as there is any: SDKs differ in how often they apply it.
+fn decode(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        match (first, hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = after.get(2..).unwrap_or_default();
+            }
+            (b'+', _) => {
+                bytes.push(b' ');
+                rest = after;
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn created(status: StatusCode, sandbox: &Sandbox) -> Response {
+    let body = json!({
+        "templateID": sandbox.wanted.template,
+        "sandboxID": sandbox.id,
+        "clientID": "warrant",
+        "alias": sandbox.wanted.template,
+        "envdVersion": ENVD_VERSION,
+        "envdAccessToken": sandbox.access_token,
+        "trafficAccessToken": null,
+        "domain": null,
+    });
+    reply::with_receipt(reply::json(status, &body), Some(&sandbox.run))
+}
+
+fn described(sandbox: &Sandbox) -> Value {
+    json!({
+        "templateID": sandbox.wanted.template,
+        "alias": sandbox.wanted.template,
+        "sandboxID": sandbox.id,
+        "clientID": "warrant",
+        "startedAt": sandbox.created_at.to_string(),
+        "endAt": sandbox.ends_at.to_string(),
+        "envdVersion": ENVD_VERSION,
+        "cpuCount": 1,
+        "memoryMB": sandbox.memory_bytes.unwrap_or(0) / (1024 * 1024),
+        "diskSizeMB": sandbox.disk_bytes.unwrap_or(0) / (1024 * 1024),
+        "metadata": sandbox.wanted.labels,
+        "state": state(sandbox),
+        // The whole internet is never reached from here; the hosts that are, are listed.
+        "allowInternetAccess": false,
+        "network": {
+            "allowOut": sandbox.hosts,
+            "denyOut": ["0.0.0.0/0"],
+            "allowPublicTraffic": false,
+        },
+        "lifecycle": { "onTimeout": "kill", "autoResume": false },
+        "volumeMounts": [],
+    })
+}
+
+const fn state(sandbox: &Sandbox) -> &'static str {
+    match sandbox.life {
+        Life::Running => "running",
+        Life::Paused => "paused",
+    }
+}
+
+fn not_found(id: &str, error: &WorkshopError) -> Response {
+    match error {
+        WorkshopError::NoSandbox => {
+            api_fault(StatusCode::NOT_FOUND, &format!("sandbox \"{id}\" doesn't exist"))
+        }
+        other => api_error(other),
+    }
+}

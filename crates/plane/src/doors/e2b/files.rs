@@ -1,0 +1,268 @@
+//! E2B's files: `filesystem.Filesystem` and `/files`.
+
+use std::collections::BTreeMap;
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest as _, Multipart, Query, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+use warrant_protocol::RunId;
+
+use super::commands::check_user;
+use super::connect::{self, Fault};
+use super::{USER, Visit, api_fault, visit};
+use crate::doors::reply::{self, text, unknown_member, whole};
+use crate::doors::{Entry, EntryKind, FileAnswer, FileCall, FileFault, Hall, WorkshopError};
+
+/// Deeper listings are refused.
+const DEEPEST: u64 = 32;
+
+pub(crate) async fn stat(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
+    call(&hall, &headers, &body, |request| Ok(FileCall::Stat { path: path(request, "path")? }))
+        .await
+}
+
+pub(crate) async fn make_directory(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    call(&hall, &headers, &body, |request| {
+        Ok(FileCall::MakeDirectory { path: path(request, "path")?, mode: None })
+    })
+    .await
+}
+
+pub(crate) async fn rename(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
+    call(&hall, &headers, &body, |request| {
+        Ok(FileCall::Move { from: path(request, "source")?, to: path(request, "destination")? })
+    })
+    .await
+}
+
+pub(crate) async fn list(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
+    call(&hall, &headers, &body, |request| {
+        let depth = whole(request, "depth")?.unwrap_or(1).max(1);
+        let depth = u32::try_from(depth).ok().filter(|depth| u64::from(*depth) <= DEEPEST);
+        let depth = depth.ok_or_else(|| format!("depth must be 1 to {DEEPEST}"))?;
+        Ok(FileCall::List { path: path(request, "path")?, depth })
+    })
+    .await
+}
+
+pub(crate) async fn remove(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
+    call(&hall, &headers, &body, |request| {
+        Ok(FileCall::Remove { path: path(request, "path")?, recursive: true })
+    })
+    .await
+}
+
+/// Does one unary call.
+async fn call(
+    hall: &Hall,
+    headers: &HeaderMap,
+    body: &[u8],
+    read: fn(&Map<String, Value>) -> Result<FileCall, String>,
+) -> Response {
+    let visit = match visit(hall, headers) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    if let Err(fault) = check_user(headers) {
+        return connect::error(&fault);
+    }
+    let known = ["path", "source", "destination", "depth"];
+    let wish = reply::object(body).and_then(|request| match unknown_member(&request, &known) {
+        Some(name) => Err(format!("{name} is not served here")),
+        None => read(&request),
+    });
+    let wish = match wish {
+        Ok(wish) => wish,
+        Err(message) => return connect::error(&Fault::invalid(message)),
+    };
+    let is_removal = matches!(wish, FileCall::Remove { .. });
+    match visit.ask(move |workshop, visit| workshop.file(&visit.0, &visit.1, wish)).await {
+        Ok((_, run)) if is_removal => connect::answer(&json!({}), Some(&run)),
+        Ok((FileAnswer::Entry(entry), run)) => {
+            connect::answer(&json!({ "entry": row(&entry) }), Some(&run))
+        }
+        Ok((FileAnswer::Entries(entries), run)) => {
+            let rows: Vec<Value> = entries.iter().map(row).collect();
+            connect::answer(&json!({ "entries": rows }), Some(&run))
+        }
+        Ok((FileAnswer::Content(_), run)) => connect::answer(&json!({}), Some(&run)),
+        Err(error) => connect::error(&Fault::from(&error)),
+    }
+}
+
+fn path(request: &Map<String, Value>, name: &str) -> Result<String, String> {
+    match text(request, name)? {
+        Some(path) if !path.is_empty() => Ok(path),
+        _ => Err(format!("{name} is missing")),
+    }
+}
+
+fn row(entry: &Entry) -> Value {
+    let kind = match entry.kind {
+        EntryKind::File => "FILE_TYPE_FILE",
+        EntryKind::Directory => "FILE_TYPE_DIRECTORY",
+        EntryKind::Link => "FILE_TYPE_SYMLINK",
+        EntryKind::Other => "FILE_TYPE_UNSPECIFIED",
+    };
+    let mut row = json!({
+        "name": entry.name,
+        "type": kind,
+        "path": entry.path,
+        "size": entry.size.to_string(),
+        "mode": entry.mode,
+        "permissions": reply::permissions(entry.kind, entry.mode),
+        "owner": USER,
+        "group": USER,
+        "modifiedTime": reply::rfc3339(entry.modified_ns),
+    });
+    if let (Some(target), Some(row)) = (&entry.target, row.as_object_mut()) {
+        row.insert("symlinkTarget".into(), json!(target));
+    }
+    row
+}
+
+pub(crate) async fn download(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Response {
+    let visit = match visit(&hall, &headers) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let path = match check_query(&query, &headers).map(|()| query.get("path").cloned()) {
+        Ok(path) => path.unwrap_or_default(),
+        Err(message) => return api_fault(StatusCode::BAD_REQUEST, &message),
+    };
+    let read = FileCall::Read { path };
+    match visit.ask(move |workshop, visit| workshop.file(&visit.0, &visit.1, read)).await {
+        Ok((FileAnswer::Content(content), run)) => {
+            let response = reply::bytes(StatusCode::OK, "application/octet-stream", content);
+            reply::with_receipt(response, Some(&run))
+        }
+        Ok(_) => file_error(&WorkshopError::Failed),
+        Err(error) => file_error(&error),
+    }
+}
+
+pub(crate) async fn upload(
+    State(hall): State<Hall>,
+    Query(query): Query<BTreeMap<String, String>>,
+    request: Request,
+) -> Response {
+    let headers = request.headers();
+    let visit = match visit(&hall, headers) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let has_metadata = headers.keys().any(|name| name.as_str().starts_with("x-metadata-"));
+    let encoded = reply::header(headers, "content-encoding").unwrap_or("identity");
+    let refusal = match check_query(&query, headers) {
+        Err(message) => Some(message),
+        Ok(()) if has_metadata => Some("metadata of files is not kept here".to_owned()),
+        Ok(()) if encoded != "identity" => Some(format!("{encoded} bodies are not read here")),
+        Ok(()) => None,
+    };
+    if let Some(message) = refusal {
+        return api_fault(StatusCode::BAD_REQUEST, &message);
+    }
+    let files = match read_upload(request, query.get("path")).await {
+        Ok(files) => files,
+        Err((status, message)) => return api_fault(status, &message),
+    };
+    write_all(visit, files).await
+}
+
+type Upload = (String, Bytes);
+
+/// Reads every file of an upload: raw bytes for one path, or a form with a name for each.
+async fn read_upload(
+    request: Request,
+    path: Option<&String>,
+) -> Result<Vec<Upload>, (StatusCode, String)> {
+    let bad = |message: &str| (StatusCode::BAD_REQUEST, message.to_owned());
+    let too_large = |error: axum::extract::multipart::MultipartError| {
+        (error.status(), "the upload could not be read".to_owned())
+    };
+    let kind = reply::header(request.headers(), "content-type").unwrap_or_default().to_owned();
+    if !kind.starts_with("multipart/form-data") {
+        let path = path.ok_or_else(|| bad("path is missing"))?.clone();
+        let content = Bytes::from_request(request, &()).await;
+        let content = content
+            .map_err(|_| (StatusCode::PAYLOAD_TOO_LARGE, "the upload is too large".to_owned()))?;
+        return Ok(vec![(path, content)]);
+    }
+    let form = Multipart::from_request(request, &()).await;
+    let mut form = form.map_err(|_| bad("the form cannot be read"))?;
+    let mut files = Vec::new();
+    while let Some(field) = form.next_field().await.map_err(too_large)? {
+        if field.name() != Some("file") {
+            return Err(bad("a form has only parts named file"));
+        }
+        let name = field.file_name().map(str::to_owned);
+        let name = path.cloned().or(name).ok_or_else(|| bad("path is missing"))?;
+        files.push((name, field.bytes().await.map_err(too_large)?));
+    }
+    if files.is_empty() {
+        return Err(bad("the form has no file"));
+    }
+    if path.is_some() && files.len() > 1 {
+        return Err(bad("one path cannot name several files"));
+    }
+    Ok(files)
+}
+
+async fn write_all(visit: Visit, files: Vec<Upload>) -> Response {
+    let written = visit.ask(move |workshop, visit| {
+        let mut rows = Vec::new();
+        let mut last = None;
+        for (path, content) in files {
+            let write = FileCall::Write { path, content, mode: None };
+            let (answer, run) = workshop.file(&visit.0, &visit.1, write)?;
+            if let FileAnswer::Entry(entry) = answer {
+                rows.push(json!({ "name": entry.name, "path": entry.path, "type": "file" }));
+            }
+            last = Some(run);
+        }
+        Ok::<(Vec<Value>, Option<RunId>), WorkshopError>((rows, last))
+    });
+    match written.await {
+        Ok((rows, run)) => {
+            let response = reply::json(StatusCode::OK, &Value::Array(rows));
+            reply::with_receipt(response, run.as_ref())
+        }
+        Err(error) => file_error(&error),
+    }
+}
+
+fn check_query(query: &BTreeMap<String, String>, headers: &HeaderMap) -> Result<(), String> {
+    check_user(headers).map_err(|fault| fault.message)?;
+    match query.get("username") {
+        Some(name) if name != USER => {
+            Err(format!("files belong to the user `{USER}` here; there is no other"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn file_error(error: &WorkshopError) -> Response {
+    let status = match error {
+        WorkshopError::File { fault, .. } => match fault {
+            FileFault::Missing => StatusCode::NOT_FOUND,
+            FileFault::Forbidden => StatusCode::FORBIDDEN,
+            FileFault::TooLarge => StatusCode::INSUFFICIENT_STORAGE,
+            FileFault::Exists
+            | FileFault::IsDirectory
+            | FileFault::NotDirectory
+            | FileFault::NotEmpty => StatusCode::BAD_REQUEST,
+        },
+        other => return super::api_error(other),
+    };
+    reply::with_receipt(api_fault(status, &error.to_string()), error.run())
+}

@@ -1,0 +1,427 @@
+//! The HELM door: governance as a chat completion, and the adapter's own sandbox calls.
+//!
+//! The adapter asks `POST /v1/chat/completions` about a command and executes it with another call
+//! that nothing links to the answer. Here an allow is a grant: good for one execution, of that
+//! exact command, in that sandbox, within a minute. Executing without one, twice or with another
+//! command is refused and recorded. Everything that is no allow is told as a denial.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+use axum::routing::{any, delete, get, post};
+use serde_json::{Map, Value, json};
+use warrant_protocol::Digest;
+use warrant_protocol::request::ActorRef;
+
+use crate::doors::reply::{self, number, text, texts, unknown_member};
+use crate::doors::{
+    ChunkStream, Decided, DoorName, FileAnswer, FileCall, FileFault, Hall, Reach, Sandbox, Start,
+    Verdict, Wanted, WorkshopError,
+};
+
+/// Where a sandbox's home is.
+const HOME: &str = "/home/daytona";
+/// The only user.
+const USER: &str = "daytona";
+/// How long a grant may wait for its execution.
+const GRANT_LIFE: Duration = Duration::from_secs(60);
+/// More grants than this do not wait at once.
+const MOST_GRANTS: usize = 10_000;
+
+/// What this door remembers besides what the workshop does.
+#[derive(Clone)]
+struct Desk {
+    hall: Hall,
+    grants: Arc<Mutex<Grants>>,
+}
+
+/// Grants by sandbox and command: each until when it is good.
+type Grants = HashMap<(String, String), Vec<Instant>>;
+
+/// Returns the routes.
+pub fn router(hall: Hall) -> Router {
+    let desk = Desk { hall, grants: Arc::default() };
+    Router::new()
+        .route("/v1/chat/completions", post(decide))
+        .route("/sandbox", post(create))
+        .route("/sandbox/{id}", delete(destroy))
+        .route("/sandbox/{id}/process/execute", post(execute))
+        .route("/sandbox/{id}/filesystem", get(read_file).put(write_file))
+        .fallback(any(unserved))
+        .with_state(desk)
+}
+
+fn guest(desk: &Desk, headers: &HeaderMap) -> Result<ActorRef, Response> {
+    let holder = reply::bearer(headers).and_then(|token| desk.hall.keeper.admit(token));
+    holder.ok_or_else(|| {
+        let text = "the token is missing or not good here";
+        fault(StatusCode::UNAUTHORIZED, "authentication_error", ("UNAUTHORIZED", text))
+    })
+}
+
+/// An error in the SDK's envelope.
+fn fault(status: StatusCode, kind: &str, (reason, message): (&str, &str)) -> Response {
+    let body = json!({ "error": {
+        "message": message, "type": kind, "code": status.as_u16(), "reason_code": reason,
+    } });
+    let mut response = reply::json(status, &body);
+    // Whatever an adapter makes of the status, this is no approval.
+    set(&mut response, "x-helm-status", "DENIED");
+    set(&mut response, "x-helm-reason-code", reason);
+    response
+}
+
+fn set(response: &mut Response, name: &'static str, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        response.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+}
+
+/// Returns the error of a refusal.
+fn error(refusal: &WorkshopError) -> Response {
+    let message = refusal.to_string();
+    let (status, kind, reason) = match refusal {
+        WorkshopError::NoSandbox => (StatusCode::NOT_FOUND, "not_found", "DENY_TOOL_NOT_FOUND"),
+        WorkshopError::Denied { .. } => {
+            (StatusCode::FORBIDDEN, "permission_denied", "DENY_POLICY_VIOLATION")
+        }
+        WorkshopError::Waiting { .. } => {
+            (StatusCode::FORBIDDEN, "permission_denied", "DENY_APPROVAL_REQUIRED")
+        }
+        WorkshopError::Refused { .. } | WorkshopError::Paused => {
+            (StatusCode::FORBIDDEN, "permission_denied", "DENY_SANDBOX_TRAP")
+        }
+        WorkshopError::Busy(_) => {
+            (StatusCode::TOO_MANY_REQUESTS, "permission_denied", "DENY_BUDGET_EXCEEDED")
+        }
+        WorkshopError::Invalid(_) => {
+            (StatusCode::BAD_REQUEST, "invalid_request", "DENY_SCHEMA_MISMATCH")
+        }
+        WorkshopError::File { fault: FileFault::Missing, .. } => {
+            (StatusCode::NOT_FOUND, "not_found", "DENY_TOOL_NOT_FOUND")
+        }
+        WorkshopError::File { .. } => {
+            (StatusCode::FORBIDDEN, "permission_denied", "DENY_POLICY_VIOLATION")
+        }
+        WorkshopError::Failed => {
+            (StatusCode::INTERNAL_SERVER_ERROR, "internal_error", "ERROR_INTERNAL")
+        }
+    };
+    reply::with_receipt(fault(status, kind, (reason, &message)), refusal.run())
+}
+
+fn invalid(message: &str) -> Response {
+    fault(StatusCode::BAD_REQUEST, "invalid_request", ("DENY_SCHEMA_MISMATCH", message))
+}
+
+/// What an adapter wants to know.
+struct Intent {
+    sandbox: String,
+    argv: Vec<String>,
+    model: String,
+}
+
+async fn decide(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Response {
+    let guest = match guest(&desk, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    let intent = match reply::object(&body).and_then(|body| intent(&body)) {
+        Ok(intent) => intent,
+        Err(message) => return invalid(&message),
+    };
+    let Intent { sandbox, argv, model } = intent;
+    let command = argv.join(" ");
+    let key = (sandbox.clone(), command.clone());
+    let arguments = json!({ "sandbox_id": sandbox, "command": argv }).to_string();
+    let decided = desk.hall.ask(move |workshop| workshop.decide(&guest, &sandbox, &argv)).await;
+    let decided = match decided {
+        Ok(decided) => decided,
+        Err(refusal) => return error(&refusal),
+    };
+    if decided.verdict == Verdict::Allowed && !desk.grant(key) {
+        let text = "too many grants wait for their execution";
+        let full = ("DENY_BUDGET_EXCEEDED", text);
+        return fault(StatusCode::TOO_MANY_REQUESTS, "permission_denied", full);
+    }
+    completion(&decided, &model, &arguments)
+}
+
+/// Reads the intent inside the message. Values of variables are not even looked at.
+fn intent(body: &Map<String, Value>) -> Result<Intent, String> {
+    let messages = body.get("messages").and_then(Value::as_array);
+    let last = messages.and_then(|messages| messages.last()).ok_or("messages is missing")?;
+    let content = last.get("content").and_then(Value::as_str).ok_or("content is missing")?;
+    let intent: Value =
+        serde_json::from_str(content).map_err(|_| "content is no JSON of an intent")?;
+    let member = |name: &str| intent.get(name).and_then(Value::as_str);
+    if member("type") != Some("sandbox_exec_intent") {
+        return Err("type must be sandbox_exec_intent".to_owned());
+    }
+    let sandbox = member("sandbox_id").ok_or("sandbox_id is missing")?.to_owned();
+    let words = intent.get("command").and_then(Value::as_array).ok_or("command must be a list")?;
+    let word = |value: &Value| value.as_str().map(str::to_owned);
+    let argv: Option<Vec<String>> = words.iter().map(word).collect();
+    let argv = argv.filter(|argv| !argv.is_empty()).ok_or("command must be a list of strings")?;
+    let model = text(body, "model")?.unwrap_or_else(|| "helm-governance".to_owned());
+    Ok(Intent { sandbox, argv, model })
+}
+
+fn completion(decided: &Decided, model: &str, arguments: &str) -> Response {
+    let is_allowed = decided.verdict == Verdict::Allowed;
+    let said = match is_allowed {
+        true => "approved".to_owned(),
+        false => decided.reasons.join("; "),
+    };
+    let message = match is_allowed {
+        true => json!({ "role": "assistant", "content": null, "tool_calls": [{
+            "id": format!("call_{}", decided.run.as_str()),
+            "type": "function",
+            "function": { "name": "sandbox_exec", "arguments": arguments },
+        }] }),
+        false => json!({ "role": "assistant", "content": said }),
+    };
+    let finish = if is_allowed { "tool_calls" } else { "stop" };
+    let body = json!({
+        "id": format!("chatcmpl-{}", decided.run.as_str()),
+        "object": "chat.completion",
+        "created": decided.at.unix_ms() / 1000,
+        "model": model,
+        "choices": [{ "index": 0, "message": message, "finish_reason": finish }],
+        "usage": { "prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0 },
+    });
+    let reason = match decided.verdict {
+        Verdict::Allowed => "ALLOW",
+        Verdict::Denied => "DENY_POLICY_VIOLATION",
+        Verdict::Waiting => "DENY_APPROVAL_REQUIRED",
+    };
+    let text = body.to_string();
+    let hash = Digest::of(text.as_bytes()).to_string();
+    let mut response = reply::bytes(StatusCode::OK, "application/json", text.into_bytes());
+    set(&mut response, "x-helm-status", if is_allowed { "APPROVED" } else { "DENIED" });
+    set(&mut response, "x-helm-reason-code", reason);
+    set(&mut response, "x-helm-receipt-id", decided.run.as_str());
+    set(&mut response, "x-helm-decision-id", decided.run.as_str());
+    set(&mut response, "x-helm-lamport-clock", &decided.lamport.to_string());
+    set(&mut response, "x-helm-proofgraph-node", &decided.node.to_string());
+    set(&mut response, "x-helm-output-hash", &hash);
+    set(&mut response, "x-helm-signature", &decided.signature);
+    set(&mut response, "x-helm-tool-calls", if is_allowed { "1" } else { "0" });
+    reply::with_receipt(response, Some(&decided.run))
+}
+
+impl Desk {
+    /// Keeps a grant; false when too many wait.
+    fn grant(&self, key: (String, String)) -> bool {
+        let now = Instant::now();
+        let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        if grants.len() >= MOST_GRANTS {
+            grants.retain(|_, until| until.iter().any(|until| *until > now));
+        }
+        if grants.len() >= MOST_GRANTS {
+            return false;
+        }
+        grants.entry(key).or_default().push(now + GRANT_LIFE);
+        true
+    }
+
+    /// Uses a grant up; false when there is none that is still good.
+    fn redeem(&self, key: &(String, String)) -> bool {
+        let now = Instant::now();
+        let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(waiting) = grants.get_mut(key) else { return false };
+        waiting.retain(|until| *until > now);
+        let found = waiting.pop().is_some();
+        if waiting.is_empty() {
+            grants.remove(key);
+        }
+        found
+    }
+}
+
+async fn create(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Response {
+    let guest = match guest(&desk, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    let wish = reply::object(&body).and_then(|body| {
+        if let Some(name) = unknown_member(&body, &["language", "timeout"]) {
+            return Err(format!("{name} cannot be enforced here"));
+        }
+        let seconds = number(&body, "timeout")?.filter(|seconds| *seconds > 0.0);
+        // The adapter's timeout is that of one execution; the sandbox lives as policy lets.
+        let _ = seconds;
+        Ok(text(&body, "language")?.unwrap_or_else(|| "python3".to_owned()))
+    });
+    let language = match wish {
+        Ok(language) => language,
+        Err(message) => return invalid(&message),
+    };
+    let wanted = Wanted {
+        door: DoorName::Helm,
+        template: language,
+        name: None,
+        timeout_ms: None,
+        idle_ms: None,
+        env: std::collections::BTreeMap::new(),
+        labels: std::collections::BTreeMap::new(),
+        reach: Reach::AsPolicy,
+        memory_bytes: None,
+        cpu_milli: None,
+        disk_bytes: None,
+        home: HOME.to_owned(),
+        user: USER.to_owned(),
+    };
+    match desk.hall.ask(move |workshop| workshop.create(&guest, wanted)).await {
+        Ok(sandbox) => {
+            let body = json!({ "sandboxId": sandbox.id, "id": sandbox.id, "state": "started" });
+            reply::with_receipt(reply::json(StatusCode::OK, &body), Some(&sandbox.run))
+        }
+        Err(refusal) => error(&refusal),
+    }
+}
+
+fn visit(desk: &Desk, headers: &HeaderMap, id: &str) -> Result<(ActorRef, Sandbox), Response> {
+    let guest = guest(desk, headers)?;
+    match desk.hall.workshop.find(&guest, id) {
+        Ok(sandbox) => Ok((guest, sandbox)),
+        Err(refusal) => Err(error(&refusal)),
+    }
+}
+
+async fn destroy(State(desk): State<Desk>, headers: HeaderMap, Path(id): Path<String>) -> Response {
+    let (guest, sandbox) = match visit(&desk, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    {
+        let mut grants = desk.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        grants.retain(|(of, _), _| *of != sandbox.id);
+    }
+    match desk.hall.ask(move |workshop| workshop.destroy(&guest, &sandbox.id)).await {
+        Ok(run) => reply::with_receipt(reply::json(StatusCode::OK, &json!({})), Some(&run)),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+async fn execute(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let (guest, sandbox) = match visit(&desk, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let wish = match reply::object(&body).and_then(|body| wish(&body)) {
+        Ok(wish) => wish,
+        Err(message) => return invalid(&message),
+    };
+    let (command, start) = wish;
+    // SECURITY: the decision is bound to the sandbox and the exact command, and counts once.
+    if !desk.redeem(&(sandbox.id.clone(), command)) {
+        let argv = start.argv.clone();
+        let refused = desk.hall.ask(move |workshop| workshop.refuse(&guest, &sandbox.id, &argv));
+        let run = refused.await.ok();
+        let text = "no decision allows this very command in this sandbox, or it was used already";
+        let reason = ("DENY_IDEMPOTENCY_DUPLICATE", text);
+        let response = fault(StatusCode::FORBIDDEN, "permission_denied", reason);
+        return reply::with_receipt(response, run.as_ref());
+    }
+    let started = desk.hall.ask(move |workshop| workshop.start(&guest, &sandbox.id, start)).await;
+    let process = match started {
+        Ok(process) => process,
+        Err(refusal) => return error(&refusal),
+    };
+    let end = process.wait().await;
+    let run = process.facts().run.clone();
+    let Some(code) = end.exit_code() else {
+        return error(&WorkshopError::Refused { run, message: end.message });
+    };
+    let took = end.at.unix_ms().saturating_sub(process.facts().started_at.unix_ms());
+    let body = json!({
+        "output": process.text(Some(ChunkStream::Stdout)),
+        "errors": process.text(Some(ChunkStream::Stderr)),
+        "exitCode": if end.is_timeout() { 124 } else { code },
+        "timedOut": end.is_timeout(),
+        "durationMs": took,
+    });
+    reply::with_receipt(reply::json(StatusCode::OK, &body), Some(&run))
+}
+
+fn wish(body: &Map<String, Value>) -> Result<(String, Start), String> {
+    if let Some(name) = unknown_member(body, &["command", "env", "cwd", "timeout"]) {
+        return Err(format!("{name} is not served here"));
+    }
+    let command = text(body, "command")?.filter(|command| !command.is_empty());
+    let command = command.ok_or("command is missing")?;
+    let timeout_ms = number(body, "timeout")?.filter(|seconds| *seconds > 0.0);
+    let timeout_ms = timeout_ms.map(|seconds| {
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+    });
+    let start = Start {
+        argv: vec!["bash".to_owned(), "-c".to_owned(), command.clone()],
+        env: texts(body, "env")?,
+        cwd: text(body, "cwd")?.filter(|cwd| !cwd.is_empty()),
+        timeout_ms,
+        stdin: false,
+        terminal: None,
+        tag: None,
+    };
+    Ok((command, start))
+}
+
+type Pairs = Query<std::collections::BTreeMap<String, String>>;
+
+async fn read_file(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    Query(query): Pairs,
+) -> Response {
+    let (guest, sandbox) = match visit(&desk, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let Some(path) = query.get("path").cloned() else { return invalid("path is missing") };
+    let read = FileCall::Read { path };
+    match desk.hall.ask(move |workshop| workshop.file(&guest, &sandbox.id, read)).await {
+        Ok((FileAnswer::Content(content), run)) => {
+            let response = reply::bytes(StatusCode::OK, "application/octet-stream", content);
+            reply::with_receipt(response, Some(&run))
+        }
+        Ok(_) => error(&WorkshopError::Failed),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+async fn write_file(
+    State(desk): State<Desk>,
+    headers: HeaderMap,
+    (Path(id), Query(query)): (Path<String>, Pairs),
+    content: Bytes,
+) -> Response {
+    let (guest, sandbox) = match visit(&desk, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let Some(path) = query.get("path").cloned() else { return invalid("path is missing") };
+    let write = FileCall::Write { path, content, mode: None };
+    match desk.hall.ask(move |workshop| workshop.file(&guest, &sandbox.id, write)).await {
+        Ok((_, run)) => reply::with_receipt(reply::json(StatusCode::OK, &json!({})), Some(&run)),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+async fn unserved() -> Response {
+    let text = ("DENY_TOOL_NOT_FOUND", "this call is not served here");
+    fault(StatusCode::NOT_FOUND, "not_found", text)
+}

@@ -1,0 +1,400 @@
+//! OpenSandbox's execd, files.
+
+use axum::body::Bytes;
+use axum::extract::{Multipart, Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+use warrant_protocol::glob::matches_pattern;
+use warrant_protocol::request::ActorRef;
+
+use super::{USER, enter, error, fault, invalid};
+use crate::doors::reply::{self, text, unknown_member, whole};
+use crate::doors::{
+    Entry, EntryKind, FileAnswer, FileCall, FileFault, Hall, Sandbox, Workshop, WorkshopError,
+};
+
+/// Deeper than this nothing is listed or searched.
+const DEEPEST: u32 = 32;
+
+type Pairs = Query<Vec<(String, String)>>;
+type Visit = (ActorRef, Sandbox);
+
+fn named<'a>(query: &'a [(String, String)], name: &'a str) -> impl Iterator<Item = &'a str> {
+    query.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+}
+
+/// Does work on the files of one sandbox and answers with what it says and the last receipt.
+async fn work<F>(hall: &Hall, (guest, sandbox): Visit, work: F) -> Response
+where
+    F: FnOnce(&mut Files<'_>) -> Result<Option<Value>, WorkshopError> + Send + 'static,
+{
+    let done = hall.ask(move |workshop| {
+        let mut files = Files { workshop, guest: &guest, id: &sandbox.id, last: None };
+        let said = work(&mut files)?;
+        Ok((said, files.last))
+    });
+    match done.await {
+        Ok((said, run)) => {
+            let response = match said {
+                Some(body) => reply::json(StatusCode::OK, &body),
+                None => reply::empty(StatusCode::OK),
+            };
+            reply::with_receipt(response, run.as_ref())
+        }
+        Err(refusal) => error(&refusal),
+    }
+}
+
+/// The files of one sandbox, for a call of several steps.
+struct Files<'a> {
+    workshop: &'a dyn Workshop,
+    guest: &'a ActorRef,
+    id: &'a str,
+    last: Option<warrant_protocol::RunId>,
+}
+
+impl Files<'_> {
+    fn call(&mut self, call: FileCall) -> Result<FileAnswer, WorkshopError> {
+        let (answer, run) = self.workshop.file(self.guest, self.id, call)?;
+        self.last = Some(run);
+        Ok(answer)
+    }
+}
+
+pub(crate) async fn describe(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    Query(query): Pairs,
+) -> Response {
+    let visit = match enter(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    work(&hall, visit, move |files| {
+        let mut rows = Map::new();
+        for path in named(&query, "path") {
+            if let FileAnswer::Entry(entry) = files.call(FileCall::Stat { path: path.into() })? {
+                rows.insert(path.to_owned(), row(&entry));
+            }
+        }
+        Ok(Some(Value::Object(rows)))
+    })
+    .await
+}
+
+pub(crate) async fn list(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    Query(query): Pairs,
+) -> Response {
+    let visit = match enter(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let depth = match named(&query, "depth").next().map(str::parse::<u32>) {
+        None => 1,
+        Some(Ok(depth)) if (1..=DEEPEST).contains(&depth) => depth,
+        Some(_) => return invalid(&format!("depth must be 1 to {DEEPEST}")),
+    };
+    let path = named(&query, "path").next().unwrap_or(".").to_owned();
+    work(&hall, visit, move |files| {
+        let answer = files.call(FileCall::List { path, depth })?;
+        Ok(Some(rows(&answer, |_| true)))
+    })
+    .await
+}
+
+pub(crate) async fn search(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    Query(query): Pairs,
+) -> Response {
+    let visit = match enter(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let path = named(&query, "path").next().unwrap_or(".").to_owned();
+    let pattern = named(&query, "pattern").next().unwrap_or("**").to_owned();
+    work(&hall, visit, move |files| {
+        let answer = files.call(FileCall::List { path, depth: DEEPEST })?;
+        let fits = |entry: &Entry| {
+            entry.kind == EntryKind::File && matches_pattern(&entry.path, &pattern).unwrap_or(false)
+        };
+        Ok(Some(rows(&answer, fits)))
+    })
+    .await
+}
+
+fn rows(answer: &FileAnswer, fits: impl Fn(&Entry) -> bool) -> Value {
+    match answer {
+        FileAnswer::Entries(entries) => {
+            Value::Array(entries.iter().filter(|entry| fits(entry)).map(row).collect())
+        }
+        FileAnswer::Entry(_) | FileAnswer::Content(_) => json!([]),
+    }
+}
+
+pub(crate) async fn download(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    Query(query): Pairs,
+) -> Response {
+    let (guest, sandbox) = match enter(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    if let Some((name, _)) = query.iter().find(|(name, _)| name != "path") {
+        return invalid(&format!("{name} is not served here"));
+    }
+    let path = named(&query, "path").next().unwrap_or_default().to_owned();
+    let read =
+        hall.ask(move |workshop| workshop.file(&guest, &sandbox.id, FileCall::Read { path }));
+    match read.await {
+        Ok((FileAnswer::Content(content), run)) => {
+            let response = reply::bytes(StatusCode::OK, "application/octet-stream", content);
+            reply::with_receipt(response, Some(&run))
+        }
+        Ok(_) => error(&WorkshopError::Failed),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+/// Reads pairs of a part `metadata` and a part `file`.
+pub(crate) async fn upload(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    mut form: Multipart,
+) -> Response {
+    let visit = match enter(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let mut pending: Option<(String, Option<u32>)> = None;
+    let mut files: Vec<FileCall> = Vec::new();
+    loop {
+        let field = match form.next_field().await {
+            Ok(Some(field)) => field,
+            Ok(None) => break,
+            Err(_) => return invalid("the form cannot be read"),
+        };
+        let name = field.name().unwrap_or_default().to_owned();
+        let Ok(content) = field.bytes().await else {
+            return fault(StatusCode::PAYLOAD_TOO_LARGE, "FILE_TOO_LARGE", "the form is too large");
+        };
+        match (name.as_str(), pending.take()) {
+            ("metadata", None) => match reply::object(&content).and_then(|meta| target(&meta)) {
+                Ok(target) => pending = Some(target),
+                Err(message) => return invalid(&message),
+            },
+            ("file", Some((path, mode))) => files.push(FileCall::Write { path, content, mode }),
+            _ => return invalid("a form has pairs of metadata and file"),
+        }
+    }
+    work(&hall, visit, move |all| {
+        for file in files {
+            all.call(file)?;
+        }
+        Ok(None)
+    })
+    .await
+}
+
+fn target(meta: &Map<String, Value>) -> Result<(String, Option<u32>), String> {
+    let path = text(meta, "path")?.filter(|path| !path.is_empty());
+    Ok((path.ok_or_else(|| "path is missing".to_owned())?, mode(meta)?))
+}
+
+/// Reads permissions, octal digits written as a decimal number, and refuses another owner.
+fn mode(meta: &Map<String, Value>) -> Result<Option<u32>, String> {
+    if let Some(name) = unknown_member(meta, &["path", "mode", "owner", "group"]) {
+        return Err(format!("{name} is not served here"));
+    }
+    for name in ["owner", "group"] {
+        if text(meta, name)?.is_some_and(|value| !value.is_empty() && value != USER) {
+            return Err(format!("{name} cannot be chosen here: files belong to `{USER}`"));
+        }
+    }
+    let Some(digits) = whole(meta, "mode")?.filter(|mode| *mode > 0) else { return Ok(None) };
+    let mode = u32::from_str_radix(&digits.to_string(), 8);
+    mode.map(Some).map_err(|_| "mode must be octal digits".to_owned())
+}
+
+pub(crate) async fn remove(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    Query(query): Pairs,
+) -> Response {
+    let visit = match enter(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    work(&hall, visit, move |files| {
+        for path in named(&query, "path") {
+            files.call(FileCall::Remove { path: path.to_owned(), recursive: true })?;
+        }
+        Ok(None)
+    })
+    .await
+}
+
+pub(crate) async fn rename(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let visit = match enter(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let items: Vec<Value> = match serde_json::from_slice(&body) {
+        Ok(items) => items,
+        Err(_) => return invalid("the body must be a list of src and dest"),
+    };
+    let mut moves = Vec::new();
+    for item in &items {
+        let member = |name: &str| item.get(name).and_then(Value::as_str).map(str::to_owned);
+        match (member("src"), member("dest")) {
+            (Some(from), Some(to)) => moves.push(FileCall::Move { from, to }),
+            _ => return invalid("src or dest is missing"),
+        }
+    }
+    work(&hall, visit, move |files| {
+        for each in moves {
+            files.call(each)?;
+        }
+        Ok(None)
+    })
+    .await
+}
+
+pub(crate) async fn make_directories(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let visit = match enter(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let wanted = match reply::object(&body).and_then(|body| modes(&body)) {
+        Ok(wanted) => wanted,
+        Err(message) => return invalid(&message),
+    };
+    work(&hall, visit, move |files| {
+        for (path, mode) in wanted {
+            match files.call(FileCall::MakeDirectory { path, mode }) {
+                Ok(_) | Err(WorkshopError::File { fault: FileFault::Exists, .. }) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Ok(None)
+    })
+    .await
+}
+
+pub(crate) async fn set_permissions(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let visit = match enter(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let wanted = match reply::object(&body).and_then(|body| modes(&body)) {
+        Ok(wanted) => wanted,
+        Err(message) => return invalid(&message),
+    };
+    work(&hall, visit, move |files| {
+        for (path, mode) in wanted {
+            if let Some(mode) = mode {
+                files.call(FileCall::SetMode { path, mode })?;
+            }
+        }
+        Ok(None)
+    })
+    .await
+}
+
+fn modes(body: &Map<String, Value>) -> Result<Vec<(String, Option<u32>)>, String> {
+    let none = Map::new();
+    let read = |(path, value): (&String, &Value)| {
+        Ok((path.clone(), mode(value.as_object().unwrap_or(&none))?))
+    };
+    body.iter().map(read).collect()
+}
+
+/// Replaces text in files: each is read, changed here and written whole.
+pub(crate) async fn replace(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let visit = match enter(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let body = match reply::object(&body) {
+        Ok(body) => body,
+        Err(message) => return invalid(&message),
+    };
+    let mut changes = Vec::new();
+    for (path, change) in &body {
+        let member = |name: &str| change.get(name).and_then(Value::as_str).map(str::to_owned);
+        match (member("old"), member("new")) {
+            (Some(old), Some(new)) if !old.is_empty() => changes.push((path.clone(), old, new)),
+            _ => return invalid("old or new is missing"),
+        }
+    }
+    work(&hall, visit, move |files| {
+        let mut counts = Map::new();
+        for (path, old, new) in changes {
+            let FileAnswer::Content(content) = files.call(FileCall::Read { path: path.clone() })?
+            else {
+                continue;
+            };
+            let text = String::from_utf8(content.to_vec());
+            let text = text.map_err(|_| WorkshopError::Invalid(format!("{path} is no text")))?;
+            let count = text.matches(&old).count();
+            if count > 0 {
+                let content = Bytes::from(text.replace(&old, &new));
+                files.call(FileCall::Write { path: path.clone(), content, mode: None })?;
+            }
+            counts.insert(path, json!({ "replacedCount": count }));
+        }
+        Ok(Some(Value::Object(counts)))
+    })
+    .await
+}
+
+fn row(entry: &Entry) -> Value {
+    let kind = match entry.kind {
+        EntryKind::File => "file",
+        EntryKind::Directory => "directory",
+        EntryKind::Link => "symlink",
+        EntryKind::Other => "other",
+    };
+    // Octal digits, written as a decimal number.
+    let mode = format!("{:o}", entry.mode).parse::<u64>().unwrap_or(0);
+    json!({
+        "path": entry.path,
+        "type": kind,
+        "size": entry.size,
+        "modified_at": reply::rfc3339(entry.modified_ns),
+        "created_at": reply::rfc3339(entry.modified_ns),
+        "owner": USER,
+        "group": USER,
+        "mode": mode,
+    })
+}

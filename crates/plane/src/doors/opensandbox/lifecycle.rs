@@ -1,0 +1,433 @@
+//! OpenSandbox's lifecycle API.
+
+use std::collections::BTreeMap;
+
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+use warrant_protocol::Timestamp;
+
+use super::{
+    ACCESS_HEADER, EGRESS_PORT, EXECD_PORT, HOME, USER, enter, error, fault, guest, invalid, visit,
+};
+use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
+use crate::doors::{DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
+
+/// The version of the server whose behavior is served.
+const VERSION: &str = "1.1.1";
+/// The shortest life a client may ask for, in seconds, as the protocol has it.
+const SHORTEST_S: u64 = 60;
+
+pub(crate) async fn version() -> Response {
+    reply::json(StatusCode::OK, &json!({ "version": VERSION }))
+}
+
+pub(crate) async fn health() -> Response {
+    reply::json(StatusCode::OK, &json!({ "status": "healthy" }))
+}
+
+/// Telemetry of clients is taken by nobody.
+pub(crate) async fn telemetry() -> Response {
+    reply::empty(StatusCode::NO_CONTENT)
+}
+
+pub(crate) async fn create(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
+    let guest = match guest(&hall, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    let wanted = match reply::object(&body).and_then(|body| wanted(&body)) {
+        Ok(wanted) => wanted,
+        Err(message) => return invalid(&message),
+    };
+    match hall.ask(move |workshop| workshop.create(&guest, wanted)).await {
+        Ok(sandbox) => answer(StatusCode::ACCEPTED, &sandbox),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+pub(crate) async fn list(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Query(query): Query<Vec<(String, String)>>,
+) -> Response {
+    let guest = match guest(&hall, &headers) {
+        Ok(guest) => guest,
+        Err(response) => return response,
+    };
+    let named = |name: &'static str| {
+        query.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+    };
+    let size = |name, default| named(name).next().map_or(Ok(default), str::parse::<usize>);
+    let (Ok(page), Ok(page_size)) = (size("page", 1), size("pageSize", 20)) else {
+        return invalid("page and pageSize must be whole numbers");
+    };
+    let (page, page_size) = (page.max(1), page_size.clamp(1, 200));
+    let states: Vec<&str> = named("state").collect();
+    let labels: Vec<(&str, &str)> = named("metadata")
+        .flat_map(|text| text.split('&'))
+        .filter_map(|pair| pair.split_once('='))
+        .collect();
+    let all = hall.workshop.list(&guest, DoorName::Opensandbox);
+    let fits = |sandbox: &&Sandbox| {
+        let own = &sandbox.wanted.labels;
+        labels.iter().all(|(name, value)| own.get(*name).map(String::as_str) == Some(*value))
+            && (states.is_empty() || states.contains(&state(sandbox)))
+    };
+    let fitting: Vec<&Sandbox> = all.iter().filter(fits).collect();
+    let pages = fitting.len().div_ceil(page_size);
+    let start = (page - 1).saturating_mul(page_size);
+    let items: Vec<Value> =
+        fitting.iter().skip(start).take(page_size).map(|sandbox| described(sandbox)).collect();
+    let body = json!({
+        "items": items,
+        "pagination": {
+            "page": page,
+            "pageSize": page_size,
+            "totalItems": fitting.len(),
+            "totalPages": pages,
+            "hasNextPage": page < pages,
+        },
+    });
+    reply::json(StatusCode::OK, &body)
+}
+
+pub(crate) async fn describe(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    match visit(&hall, &headers, &id) {
+        Ok((_, sandbox)) => answer(StatusCode::OK, &sandbox),
+        Err(response) => response,
+    }
+}
+
+pub(crate) async fn destroy(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    let (guest, _) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    match hall.ask(move |workshop| workshop.destroy(&guest, &id)).await {
+        Ok(run) => reply::with_receipt(reply::empty(StatusCode::NO_CONTENT), Some(&run)),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+/// Says where a sandbox's own endpoints are: behind this very port.
+pub(crate) async fn endpoint(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path((id, port)): Path<(String, u16)>,
+) -> Response {
+    let sandbox = match visit(&hall, &headers, &id) {
+        Ok((_, sandbox)) => sandbox,
+        Err(response) => return response,
+    };
+    if port != EXECD_PORT && port != EGRESS_PORT {
+        return fault(
+            StatusCode::NOT_FOUND,
+            "ENDPOINT_NOT_FOUND",
+            "no port of a sandbox is public",
+        );
+    }
+    let host = reply::header(&headers, "host").unwrap_or("localhost");
+    let body = json!({
+        "endpoint": format!("{host}/v1/sandboxes/{id}/proxy/{port}"),
+        "headers": { ACCESS_HEADER: sandbox.access_token },
+    });
+    reply::json(StatusCode::OK, &body)
+}
+
+pub(crate) async fn renew(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let (guest, _) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let until = reply::object(&body).and_then(|body| text(&body, "expiresAt"));
+    let until = match until {
+        Ok(Some(text)) => moment(&text),
+        Ok(None) => None,
+        Err(message) => return invalid(&message),
+    };
+    let (Some(until), Ok(now)) = (until, crate::random::now()) else {
+        return invalid("expiresAt must be a moment as RFC 3339 writes it");
+    };
+    let ms = until.unix_ms().saturating_sub(now.unix_ms());
+    match hall.workshop.extend(&guest, &id, ms) {
+        Ok(sandbox) => {
+            reply::json(StatusCode::OK, &json!({ "expiresAt": sandbox.ends_at.to_string() }))
+        }
+        Err(refusal) => error(&refusal),
+    }
+}
+
+/// Reads a moment with any number of decimals and a zone of UTC.
+fn moment(text: &str) -> Option<Timestamp> {
+    let text = text.strip_suffix("+00:00").or_else(|| text.strip_suffix('Z'))?;
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let decimals: String = decimals.chars().chain("000".chars()).take(3).collect();
+    format!("{whole}.{decimals}Z").parse().ok()
+}
+
+pub(crate) async fn pause(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    let (guest, _) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let paused = hall.ask(move |workshop| workshop.pause(&guest, &id, EndsCommands::No)).await;
+    match paused {
+        Ok(()) => reply::empty(StatusCode::ACCEPTED),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+pub(crate) async fn resume(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    let (guest, _) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    match hall.workshop.resume(&guest, &id) {
+        Ok(_) => reply::empty(StatusCode::ACCEPTED),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+pub(crate) async fn set_metadata(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Response {
+    let (guest, sandbox) = match visit(&hall, &headers, &id) {
+        Ok(visit) => visit,
+        Err(response) => return response,
+    };
+    let changes = match reply::object(&body) {
+        Ok(changes) => changes,
+        Err(message) => return invalid(&message),
+    };
+    let mut labels = sandbox.wanted.labels;
+    for (name, value) in changes {
+        match value {
+            Value::Null => drop(labels.remove(&name)),
+            Value::String(value) => drop(labels.insert(name, value)),
+            _ => return invalid(&format!("{name} must be a string or null")),
+        }
+    }
+    match hall.workshop.set_labels(&guest, &id, labels) {
+        Ok(sandbox) => answer(StatusCode::OK, &sandbox),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+/// Tells what is enforced, by what.
+pub(crate) async fn network_policy(
+    State(hall): State<Hall>,
+    headers: HeaderMap,
+    Path(id): Path<String>,
+) -> Response {
+    let sandbox = match enter(&hall, &headers, &id) {
+        Ok((_, sandbox)) => sandbox,
+        Err(response) => return response,
+    };
+    let rule = |host: &String| json!({ "action": "allow", "target": host });
+    let rules: Vec<Value> = sandbox.hosts.iter().map(rule).collect();
+    let mode = if rules.is_empty() { "deny_all" } else { "enforcing" };
+    let body = json!({
+        "status": "ok",
+        "mode": mode,
+        "enforcementMode": "network namespace and proxy",
+        "policy": { "defaultAction": "deny", "egress": rules },
+    });
+    reply::json(StatusCode::OK, &body)
+}
+
+/// Reads a create body; what cannot be enforced is refused by name.
+fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
+    let known = [
+        "image",
+        "entrypoint",
+        "timeout",
+        "resourceLimits",
+        "env",
+        "metadata",
+        "networkPolicy",
+        "volumes",
+        "secureAccess",
+        "extensions",
+    ];
+    if let Some(name) = unknown_member(body, &known) {
+        return Err(format!("{name} cannot be enforced here"));
+    }
+    let is_set = |name: &str| match body.get(name) {
+        Some(Value::Array(items)) => !items.is_empty(),
+        Some(Value::Object(members)) => !members.is_empty(),
+        _ => false,
+    };
+    for name in ["volumes", "extensions"] {
+        if is_set(name) {
+            return Err(format!("{name} cannot be enforced here"));
+        }
+    }
+    check_entrypoint(body)?;
+    // Every endpoint asks for a token here, whether this is said or not.
+    boolean(body, "secureAccess")?;
+    let image = image(body)?;
+    let (cpu_milli, memory_bytes) = resources(body)?;
+    let seconds = whole(body, "timeout")?;
+    if seconds.is_some_and(|seconds| seconds < SHORTEST_S) {
+        return Err(format!("timeout must be at least {SHORTEST_S} seconds"));
+    }
+    Ok(Wanted {
+        door: DoorName::Opensandbox,
+        template: image,
+        name: None,
+        timeout_ms: seconds.map(|seconds| seconds.saturating_mul(1000)),
+        idle_ms: None,
+        env: texts(body, "env")?,
+        labels: texts(body, "metadata")?,
+        reach: reach(body)?,
+        memory_bytes,
+        cpu_milli,
+        disk_bytes: None,
+        home: HOME.to_owned(),
+        user: USER.to_owned(),
+    })
+}
+
+/// Only an entrypoint that does nothing can be kept: no program runs between calls.
+fn check_entrypoint(body: &Map<String, Value>) -> Result<(), String> {
+    let words = reply::list(body, "entrypoint")?.unwrap_or_default();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        [] | ["tail", "-f", "/dev/null"] | ["sleep", "infinity"] => Ok(()),
+        _ => Err("entrypoint cannot be run here: start it as a background command".to_owned()),
+    }
+}
+
+fn image(body: &Map<String, Value>) -> Result<String, String> {
+    let Some(image) = body.get("image").and_then(Value::as_object) else {
+        return Err("image.uri is missing".to_owned());
+    };
+    if let Some(name) = unknown_member(image, &["uri"]) {
+        return Err(format!("image.{name} cannot be used here"));
+    }
+    let uri = text(image, "uri")?.filter(|uri| !uri.is_empty());
+    let uri = uri.ok_or_else(|| "image.uri is missing".to_owned())?;
+    if uri.contains("@sha256:") || uri.starts_with("sha256:") {
+        return Err("image.uri: a digest cannot be kept here, there are no images".to_owned());
+    }
+    Ok(uri)
+}
+
+/// Reads `{"cpu":"500m","memory":"256Mi"}`.
+fn resources(body: &Map<String, Value>) -> Result<(Option<u64>, Option<u64>), String> {
+    let limits = texts(body, "resourceLimits")?;
+    let mut read = (None, None);
+    for (name, value) in &limits {
+        let bad = || format!("resourceLimits.{name} `{value}` cannot be read");
+        match name.as_str() {
+            "cpu" => {
+                let milli = match value.strip_suffix('m') {
+                    Some(milli) => milli.parse::<u64>().ok(),
+                    None => value.parse::<f64>().ok().map(|count| (count * 1000.0) as u64),
+                };
+                read.0 = Some(milli.filter(|milli| *milli > 0).ok_or_else(bad)?);
+            }
+            "memory" => read.1 = Some(quantity(value).ok_or_else(bad)?),
+            _ => return Err(format!("resourceLimits.{name} cannot be enforced here")),
+        }
+    }
+    Ok(read)
+}
+
+fn quantity(text: &str) -> Option<u64> {
+    let units = [
+        ("Ki", 1 << 10),
+        ("Mi", 1 << 20),
+        ("Gi", 1 << 30),
+        ("k", 1000),
+        ("K", 1000),
+        ("M", 1_000_000),
+        ("G", 1_000_000_000),
+    ];
+    let with_unit =
+        units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));
+    let (digits, factor) = with_unit.unwrap_or((text, 1));
+    digits.parse::<u64>().ok()?.checked_mul(factor).filter(|bytes| *bytes > 0)
+}
+
+fn reach(body: &Map<String, Value>) -> Result<Reach, String> {
+    let policy = match body.get("networkPolicy") {
+        None | Some(Value::Null) => return Ok(Reach::AsPolicy),
+        Some(Value::Object(policy)) => policy,
+        Some(_) => return Err("networkPolicy must be an object".to_owned()),
+    };
+    if let Some(name) = unknown_member(policy, &["defaultAction", "egress"]) {
+        return Err(format!("networkPolicy.{name} cannot be enforced here"));
+    }
+    if text(policy, "defaultAction")?.as_deref() == Some("allow") {
+        return Err("networkPolicy.defaultAction `allow` is not granted here: deny, and allow hosts by name".to_owned());
+    }
+    let rules = policy.get("egress").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut hosts = Vec::new();
+    for rule in &rules {
+        let member = |name: &str| rule.get(name).and_then(Value::as_str);
+        match (member("action"), member("target")) {
+            (Some("allow"), Some(target)) => hosts.push(target.to_owned()),
+            // Everything that is not allowed is denied anyway.
+            (Some("deny"), Some(target)) if !hosts.iter().any(|host| host == target) => {}
+            _ => return Err("networkPolicy.egress has a rule that cannot be enforced".to_owned()),
+        }
+    }
+    Ok(if hosts.is_empty() { Reach::Nothing } else { Reach::Hosts(hosts) })
+}
+
+fn answer(status: StatusCode, sandbox: &Sandbox) -> Response {
+    reply::with_receipt(reply::json(status, &described(sandbox)), Some(&sandbox.run))
+}
+
+const fn state(sandbox: &Sandbox) -> &'static str {
+    match sandbox.life {
+        Life::Running => "Running",
+        Life::Paused => "Paused",
+    }
+}
+
+fn described(sandbox: &Sandbox) -> Value {
+    let labels: &BTreeMap<String, String> = &sandbox.wanted.labels;
+    json!({
+        "id": sandbox.id,
+        "image": { "uri": sandbox.wanted.template },
+        "status": {
+            "state": state(sandbox),
+            "reason": "",
+            "message": "",
+            "lastTransitionAt": sandbox.created_at.to_string(),
+        },
+        "metadata": labels,
+        "entrypoint": ["tail", "-f", "/dev/null"],
+        "createdAt": sandbox.created_at.to_string(),
+        "expiresAt": sandbox.ends_at.to_string(),
+    })
+}

@@ -1,0 +1,506 @@
+//! The port between the doors and whoever keeps living sandboxes.
+//!
+//! ```text
+//! create ─► running ─► paused ─► running … ─► destroyed | expired
+//! ```
+//!
+//! Every call is judged by policy and leaves a receipt; its run is named in the answer and in the
+//! refusal. All calls may wait and must not be made on a thread of the event loop.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use thiserror::Error;
+use warrant_protocol::request::ActorRef;
+use warrant_protocol::{RunId, Timestamp};
+
+use crate::doors::process::Process;
+
+/// Through which door a call came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DoorName {
+    /// The E2B door.
+    E2b,
+    /// The Daytona door.
+    Daytona,
+    /// The OpenSandbox door.
+    Opensandbox,
+    /// The HELM adapter's door.
+    Helm,
+}
+
+impl DoorName {
+    /// Returns the name used in contracts.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::E2b => "e2b",
+            Self::Daytona => "daytona",
+            Self::Opensandbox => "opensandbox",
+            Self::Helm => "helm",
+        }
+    }
+}
+
+impl fmt::Display for DoorName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A sandbox that is wished for.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Through which door.
+    pub door: DoorName,
+    /// What the client calls the image; recorded, there is only one here.
+    pub template: String,
+    /// A name the client gave.
+    pub name: Option<String>,
+    /// How long it lives, in milliseconds; absent means as long as policy lets it.
+    pub timeout_ms: Option<u64>,
+    /// After how long without a call it is paused, in milliseconds.
+    pub idle_ms: Option<u64>,
+    /// Variables of every command.
+    pub env: BTreeMap<String, String>,
+    /// The client's own labels.
+    pub labels: BTreeMap<String, String>,
+    /// What it may reach.
+    pub reach: Reach,
+    /// Memory of one command, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Processors of one command, in thousandths: its CPU time is at most that share of its time.
+    pub cpu_milli: Option<u64>,
+    /// Bytes of all its files.
+    pub disk_bytes: Option<u64>,
+    /// The home directory inside.
+    pub home: String,
+    /// The user's name inside.
+    pub user: String,
+}
+
+/// What a sandbox may reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reach {
+    /// Whatever policy lists.
+    AsPolicy,
+    /// Nothing.
+    Nothing,
+    /// These hosts, which policy must allow.
+    Hosts(Vec<String>),
+}
+
+/// A sandbox that lives.
+#[derive(Debug, Clone)]
+pub struct Sandbox {
+    /// Its id.
+    pub id: String,
+    /// Its own secret, for protocols that name a sandbox without the door's token.
+    pub access_token: String,
+    /// The run of its life; the receipt is written when it ends.
+    pub run: RunId,
+    /// As it was asked for.
+    pub wanted: Wanted,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When it ends unless it is extended.
+    pub ends_at: Timestamp,
+    /// The last moment it can be extended to.
+    pub ends_at_most: Timestamp,
+    /// Whether it takes commands.
+    pub life: Life,
+    /// The hosts it may reach.
+    pub hosts: Vec<String>,
+    /// Memory of one command, in bytes, as policy granted it.
+    pub memory_bytes: Option<u64>,
+    /// Bytes of all its files, as policy granted it.
+    pub disk_bytes: Option<u64>,
+}
+
+/// Whether a sandbox takes commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// It does.
+    Running,
+    /// Not until it is resumed; its files are kept.
+    Paused,
+}
+
+/// A command that is wished for.
+#[derive(Debug, Clone)]
+pub struct Start {
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// Further variables.
+    pub env: BTreeMap<String, String>,
+    /// Where it starts; absent means the home directory.
+    pub cwd: Option<String>,
+    /// When its whole tree is ended, in milliseconds; absent means with the sandbox.
+    pub timeout_ms: Option<u64>,
+    /// Whether it can be written to.
+    pub stdin: bool,
+    /// A terminal instead of pipes.
+    pub terminal: Option<Terminal>,
+    /// The client's own name for it.
+    pub tag: Option<String>,
+}
+
+/// The size of a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terminal {
+    /// Columns.
+    pub columns: u16,
+    /// Rows.
+    pub rows: u16,
+}
+
+/// A call on the files of a sandbox. Paths are those inside; relative ones start at home.
+#[derive(Debug, Clone)]
+pub enum FileCall {
+    /// Reads a file.
+    Read {
+        /// Which one.
+        path: String,
+    },
+    /// Writes a file whole, with its parents.
+    Write {
+        /// Which one.
+        path: String,
+        /// What it holds from now on.
+        content: bytes::Bytes,
+        /// Its permissions.
+        mode: Option<u32>,
+    },
+    /// Lists a directory.
+    List {
+        /// Which one.
+        path: String,
+        /// How many levels.
+        depth: u32,
+    },
+    /// Looks at one name.
+    Stat {
+        /// Which one.
+        path: String,
+    },
+    /// Makes a directory with its parents.
+    MakeDirectory {
+        /// Which one.
+        path: String,
+        /// Its permissions.
+        mode: Option<u32>,
+    },
+    /// Renames.
+    Move {
+        /// What.
+        from: String,
+        /// To where.
+        to: String,
+    },
+    /// Removes a file, or a directory with everything in it.
+    Remove {
+        /// Which one.
+        path: String,
+        /// Whether a directory that is not empty may go.
+        recursive: bool,
+    },
+    /// Changes permissions.
+    SetMode {
+        /// Of which one.
+        path: String,
+        /// To what.
+        mode: u32,
+    },
+}
+
+/// What a call on files found.
+#[derive(Debug, Clone)]
+pub enum FileAnswer {
+    /// The content of a file.
+    Content(bytes::Bytes),
+    /// One name.
+    Entry(Entry),
+    /// The names of a directory.
+    Entries(Vec<Entry>),
+}
+
+/// One name of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its last segment.
+    pub name: String,
+    /// Its absolute path inside.
+    pub path: String,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its permissions.
+    pub mode: u32,
+    /// When it was last changed, in nanoseconds since 1970.
+    pub modified_ns: i128,
+    /// What a link says.
+    pub target: Option<String>,
+}
+
+/// What a name is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// Anything else.
+    Other,
+}
+
+/// Why a call on files found nothing or changed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileFault {
+    /// There is no such name.
+    Missing,
+    /// The name is taken.
+    Exists,
+    /// It is a directory.
+    IsDirectory,
+    /// It is no directory.
+    NotDirectory,
+    /// The directory is not empty.
+    NotEmpty,
+    /// It is outside, a link, a device, or masked by policy.
+    Forbidden,
+    /// It is larger than the door carries or the sandbox holds.
+    TooLarge,
+}
+
+/// Why a call was not done. Every text is safe to show to the client.
+#[derive(Debug, Clone, Error)]
+pub enum WorkshopError {
+    /// There is no such sandbox for this caller.
+    #[error("there is no such sandbox")]
+    NoSandbox,
+    /// The sandbox is paused.
+    #[error("the sandbox is paused")]
+    Paused,
+    /// A command is running, so that cannot be done now.
+    #[error("{0}")]
+    Busy(String),
+    /// Policy said no; the receipt says why.
+    #[error("{}", .reasons.join("; "))]
+    Denied {
+        /// The run with the receipt.
+        run: RunId,
+        /// Every reason.
+        reasons: Vec<String>,
+    },
+    /// People are asked first; the same call again after their consent is done, once.
+    #[error("waits for approval, then call again: warrant approve {run}; {}", .reasons.join("; "))]
+    Waiting {
+        /// The run that waits.
+        run: RunId,
+        /// Every reason.
+        reasons: Vec<String>,
+    },
+    /// It was permitted and refused at a later step.
+    #[error("{message}")]
+    Refused {
+        /// The run with the receipt.
+        run: RunId,
+        /// Why.
+        message: String,
+    },
+    /// A value that cannot be, or a setting that cannot be enforced here.
+    #[error("{0}")]
+    Invalid(String),
+    /// A call on files found nothing or changed nothing.
+    #[error("{message}")]
+    File {
+        /// What was wrong.
+        fault: FileFault,
+        /// For people.
+        message: String,
+        /// The run with the receipt.
+        run: RunId,
+    },
+    /// Something of ours broke; nothing was done that has no record.
+    #[error("the call could not be done")]
+    Failed,
+}
+
+impl WorkshopError {
+    /// Returns the run whose receipt speaks of this, if there is one.
+    #[must_use]
+    pub const fn run(&self) -> Option<&RunId> {
+        match self {
+            Self::Denied { run, .. }
+            | Self::Waiting { run, .. }
+            | Self::Refused { run, .. }
+            | Self::File { run, .. } => Some(run),
+            Self::NoSandbox | Self::Paused | Self::Busy(_) | Self::Invalid(_) | Self::Failed => {
+                None
+            }
+        }
+    }
+}
+
+/// Keeps living sandboxes. Callers see only their own.
+pub trait Workshop: Send + Sync {
+    /// Makes a sandbox.
+    ///
+    /// # Errors
+    /// [`WorkshopError`] when it may not or cannot be.
+    fn create(&self, guest: &ActorRef, wanted: Wanted) -> Result<Sandbox, WorkshopError>;
+
+    /// Returns the sandboxes of one caller that came through one door, oldest first.
+    fn list(&self, guest: &ActorRef, door: DoorName) -> Vec<Sandbox>;
+
+    /// Returns one sandbox.
+    ///
+    /// # Errors
+    /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
+    fn find(&self, guest: &ActorRef, id: &str) -> Result<Sandbox, WorkshopError>;
+
+    /// Returns whether a sandbox of that id lives, whoever owns it; for tidying up, never for an
+    /// answer.
+    fn is_alive(&self, id: &str) -> bool;
+
+    /// Returns whose sandbox it is, if that is its access token.
+    fn owner(&self, id: &str, access_token: &str) -> Option<ActorRef>;
+
+    /// Moves its end to so many milliseconds from now.
+    ///
+    /// # Errors
+    /// [`WorkshopError::Invalid`] beyond what policy lets it live.
+    fn extend(&self, guest: &ActorRef, id: &str, ms: u64) -> Result<Sandbox, WorkshopError>;
+
+    /// Changes what later commands may reach.
+    ///
+    /// # Errors
+    /// [`WorkshopError`] when policy does not let it.
+    fn set_reach(&self, guest: &ActorRef, id: &str, reach: Reach)
+    -> Result<Sandbox, WorkshopError>;
+
+    /// Changes after how long without a call it is paused; nothing means never.
+    ///
+    /// # Errors
+    /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
+    fn set_idle(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        ms: Option<u64>,
+    ) -> Result<Sandbox, WorkshopError>;
+
+    /// Replaces the client's own labels.
+    ///
+    /// # Errors
+    /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
+    fn set_labels(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        labels: BTreeMap<String, String>,
+    ) -> Result<Sandbox, WorkshopError>;
+
+    /// Stops taking commands and keeps the files. Running commands are ended if `ends_commands`.
+    ///
+    /// # Errors
+    /// [`WorkshopError::Busy`] while a command runs that must not be ended.
+    fn pause(&self, guest: &ActorRef, id: &str, ends: EndsCommands) -> Result<(), WorkshopError>;
+
+    /// Takes commands again.
+    ///
+    /// # Errors
+    /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
+    fn resume(&self, guest: &ActorRef, id: &str) -> Result<Sandbox, WorkshopError>;
+
+    /// Ends it: every process, every file, and seals its life.
+    ///
+    /// # Errors
+    /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
+    fn destroy(&self, guest: &ActorRef, id: &str) -> Result<RunId, WorkshopError>;
+
+    /// Starts a command.
+    ///
+    /// # Errors
+    /// [`WorkshopError`] when it may not or cannot start.
+    fn start(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        start: Start,
+    ) -> Result<Arc<Process>, WorkshopError>;
+
+    /// Decides about a command that a later call executes: as its words, as the line they make,
+    /// and as what that was meant to run.
+    ///
+    /// # Errors
+    /// [`WorkshopError`] when nothing could be decided or kept; that is no allow.
+    fn decide(&self, guest: &ActorRef, id: &str, argv: &[String])
+    -> Result<Decided, WorkshopError>;
+
+    /// Records that an execution was refused because no decision allows it.
+    ///
+    /// # Errors
+    /// [`WorkshopError`] when nothing could be kept.
+    fn refuse(&self, guest: &ActorRef, id: &str, argv: &[String]) -> Result<RunId, WorkshopError>;
+
+    /// Returns its commands: those that run, and the last that ended.
+    ///
+    /// # Errors
+    /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
+    fn processes(&self, guest: &ActorRef, id: &str) -> Result<Vec<Arc<Process>>, WorkshopError>;
+
+    /// Does a call on its files.
+    ///
+    /// # Errors
+    /// [`WorkshopError`] when it may not or cannot be done.
+    fn file(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        call: FileCall,
+    ) -> Result<(FileAnswer, RunId), WorkshopError>;
+}
+
+/// Whether a pause ends the commands that run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndsCommands {
+    /// They are ended.
+    Yes,
+    /// The pause is refused while one runs.
+    No,
+}
+
+/// A decision about a command, kept and signed.
+#[derive(Debug, Clone)]
+pub struct Decided {
+    /// The run with the record.
+    pub run: RunId,
+    /// What was decided.
+    pub verdict: Verdict,
+    /// Every reason against it.
+    pub reasons: Vec<String>,
+    /// Larger with every decision about the same sandbox, also after a restart.
+    pub lamport: u64,
+    /// The digest of the record.
+    pub node: warrant_protocol::Digest,
+    /// The plane's signature over the canonical JSON of the decision, in hex.
+    pub signature: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// What was decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may run, once.
+    Allowed,
+    /// It may not.
+    Denied,
+    /// People are asked first.
+    Waiting,
+}
