@@ -3,13 +3,15 @@
 //! Start at [`Desk`]: it opens the home with its policy and store. An [`Ask`] says what is wished
 //! for and where; [`Desk::permit`] has it judged and leaves evidence, [`Desk::perform`] runs what
 //! was permitted to its receipt, [`Desk::attempt`] does both. [`keep`] decides what becomes of the
-//! run's writes. The command line, the doors and embedders all walk this path.
+//! run's writes, [`live`] keeps sandboxes between calls. The command line, the doors and embedders
+//! all walk this path.
 
 mod ask;
 pub mod backends;
 mod desk;
 pub mod keep;
 pub mod keyring;
+pub mod live;
 mod passed;
 mod policy_files;
 

@@ -17,7 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("plane", &["protocol", "policy"]),
     ("runner", &["protocol", "sandbox", "workspace"]),
     ("conformance", &["protocol", "sandbox"]),
-    ("govern", &["protocol", "policy", "plane", "runner", "sandbox", "workspace"]),
+    ("govern", &["protocol", "policy", "plane", "runner", "sandbox", "script", "workspace"]),
     (
         "cli",
         &[

@@ -8,4 +8,5 @@
 )]
 
 mod desk;
+mod live;
 mod passed;

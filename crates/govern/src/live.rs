@@ -1,0 +1,320 @@
+//! Sandboxes that live between calls: the workshop behind the doors, over one desk.
+//!
+//! A living sandbox is a directory of ours (its home and its `/tmp`, 0700, below the plane's data)
+//! that every command's jail shows at the paths the client expects. Each command, each call on
+//! files and the life itself is one governed run with contract and receipt. Start at [`Live`].
+//!
+//! ```text
+//! create: judged as the program `sandbox`   ─► a run that lasts as long as the sandbox
+//! exec:   judged as what it starts, unwrapped and as it came
+//! files:  judged as `cat`, `tee`, `ls`, `stat`, `mkdir`, `mv`, `rm`, `chmod` of that path
+//! ```
+//!
+//! Nothing of a sandbox outlives it: its end kills every command, removes its directory and seals
+//! its life; what a killed process left is removed when the next one opens the workshop, and its
+//! runs are sealed as lost by the plane.
+
+mod asks;
+mod backend;
+mod calls;
+mod command;
+mod decide;
+mod disk;
+mod files;
+mod keeper;
+mod life;
+mod sandbox;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use thiserror::Error;
+use warrant_plane::doors::{
+    Decided, DoorName, EndsCommands, FileAnswer, FileCall, Life, Process, Reach, Sandbox, Start,
+    Wanted, Workshop, WorkshopError,
+};
+use warrant_plane::random;
+use warrant_protocol::request::ActorRef;
+use warrant_protocol::{RunId, Timestamp};
+use warrant_sandbox::Backend;
+
+use crate::desk::Desk;
+
+pub use keeper::{TokenFile, TokenFileError};
+use life::Reason;
+use sandbox::Living;
+
+/// More sandboxes than this do not live at once for one caller.
+const MOST_SANDBOXES: usize = 256;
+/// How often the reaper looks for sandboxes whose time is over.
+const REAP_EVERY: Duration = Duration::from_millis(200);
+
+/// Keeps living sandboxes over one desk.
+pub struct Live {
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) backend: Arc<dyn Backend>,
+    root: PathBuf,
+    sandboxes: Mutex<HashMap<String, Arc<Living>>>,
+    _lock: File,
+}
+
+/// Why no workshop could be opened.
+#[derive(Debug, Error)]
+pub enum LiveError {
+    /// Another process has it.
+    #[error("another process keeps living sandboxes in this home")]
+    Taken,
+    /// The file system refused.
+    #[error("cannot use {path}")]
+    File {
+        /// Which file or directory.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        cause: io::Error,
+    },
+}
+
+impl Live {
+    /// Opens the workshop of a desk: only one process may have it. What an earlier one left is
+    /// removed.
+    ///
+    /// # Errors
+    /// [`LiveError`] when it is taken or cannot be used.
+    pub fn open(desk: Arc<Desk>, backend: Arc<dyn Backend>) -> Result<Self, LiveError> {
+        let root = desk.plane().home().data().join("live");
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            move |cause| LiveError::File { path, cause }
+        };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&root).map_err(at(&root))?;
+        let lock_path = root.join("lock");
+        let lock = File::options().create(true).append(true).open(&lock_path);
+        let lock = lock.map_err(at(&lock_path))?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(LiveError::Taken);
+        }
+        for entry in fs::read_dir(&root).map_err(at(&root))? {
+            let path = entry.map_err(at(&root))?.path();
+            if path.is_dir() {
+                disk::remove(&path).map_err(at(&path))?;
+            }
+        }
+        let sandboxes = Mutex::default();
+        let shared = Arc::new(Shared { desk, backend, root, sandboxes, _lock: lock });
+        reap(Arc::downgrade(&shared));
+        Ok(Self { shared })
+    }
+
+    /// Ends every sandbox and waits until its life is sealed.
+    pub fn close(&self) {
+        for living in self.shared.all() {
+            living.finish(Reason::Destroyed);
+        }
+        self.shared.sandboxes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Shared {
+    fn all(&self) -> Vec<Arc<Living>> {
+        let sandboxes = self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        sandboxes.values().cloned().collect()
+    }
+
+    fn of(&self, guest: &ActorRef, id: &str) -> Result<Arc<Living>, WorkshopError> {
+        let sandboxes = self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        // SECURITY: another caller's sandbox does not exist for this one.
+        let found = sandboxes.get(id).filter(|living| living.owner == *guest).cloned();
+        found.filter(|living| !living.is_over()).ok_or(WorkshopError::NoSandbox)
+    }
+
+    fn forget(&self, id: &str) {
+        self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+}
+
+/// Ends sandboxes whose time is over, until the workshop is gone.
+fn reap(shared: Weak<Shared>) {
+    let work = move || {
+        loop {
+            std::thread::sleep(REAP_EVERY);
+            let Some(shared) = shared.upgrade() else { return };
+            let Ok(now) = random::now() else { continue };
+            for living in shared.all() {
+                if living.is_over() {
+                    shared.forget(&living.id);
+                } else if living.is_due(now) {
+                    living.finish(Reason::Expired);
+                    shared.forget(&living.id);
+                } else if living.is_idle(now) {
+                    living.pause_idle();
+                }
+            }
+        }
+    };
+    // Without the thread nothing expires by itself; every call looks at the time too.
+    let _ = std::thread::Builder::new().name("reaper".to_owned()).spawn(work);
+}
+
+impl Workshop for Live {
+    fn create(&self, guest: &ActorRef, wanted: Wanted) -> Result<Sandbox, WorkshopError> {
+        let owned = self.shared.all().iter().filter(|living| living.owner == *guest).count();
+        if owned >= MOST_SANDBOXES {
+            let message = format!("{MOST_SANDBOXES} sandboxes live already; end one first");
+            return Err(WorkshopError::Busy(message));
+        }
+        let living = Living::create(&self.shared, guest, wanted)?;
+        let sandbox = living.describe();
+        let mut sandboxes = self.shared.sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        sandboxes.insert(living.id.clone(), living);
+        Ok(sandbox)
+    }
+
+    fn list(&self, guest: &ActorRef, door: DoorName) -> Vec<Sandbox> {
+        let own = |living: &Arc<Living>| {
+            living.owner == *guest && living.door() == door && !living.is_over()
+        };
+        let all = self.shared.all();
+        let mut rows: Vec<Sandbox> =
+            all.iter().filter(|living| own(living)).map(|living| living.describe()).collect();
+        rows.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+        rows
+    }
+
+    fn find(&self, guest: &ActorRef, id: &str) -> Result<Sandbox, WorkshopError> {
+        Ok(self.shared.of(guest, id)?.describe())
+    }
+
+    fn is_alive(&self, id: &str) -> bool {
+        let sandboxes = self.shared.sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        sandboxes.get(id).is_some_and(|living| !living.is_over())
+    }
+
+    fn owner(&self, id: &str, access_token: &str) -> Option<ActorRef> {
+        let sandboxes = self.shared.sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
+        let living = sandboxes.get(id).filter(|living| !living.is_over())?;
+        keeper::is_same(&living.access_token, access_token).then(|| living.owner.clone())
+    }
+
+    fn extend(&self, guest: &ActorRef, id: &str, ms: u64) -> Result<Sandbox, WorkshopError> {
+        let living = self.shared.of(guest, id)?;
+        living.extend(ms)?;
+        Ok(living.describe())
+    }
+
+    fn set_reach(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        reach: Reach,
+    ) -> Result<Sandbox, WorkshopError> {
+        let living = self.shared.of(guest, id)?;
+        living.set_reach(&self.shared, reach)?;
+        Ok(living.describe())
+    }
+
+    fn set_idle(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        ms: Option<u64>,
+    ) -> Result<Sandbox, WorkshopError> {
+        let living = self.shared.of(guest, id)?;
+        living.set_idle(ms);
+        Ok(living.describe())
+    }
+
+    fn set_labels(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        labels: BTreeMap<String, String>,
+    ) -> Result<Sandbox, WorkshopError> {
+        let living = self.shared.of(guest, id)?;
+        living.set_labels(labels);
+        Ok(living.describe())
+    }
+
+    fn pause(&self, guest: &ActorRef, id: &str, ends: EndsCommands) -> Result<(), WorkshopError> {
+        self.shared.of(guest, id)?.pause(ends)
+    }
+
+    fn resume(&self, guest: &ActorRef, id: &str) -> Result<Sandbox, WorkshopError> {
+        let living = self.shared.of(guest, id)?;
+        living.set_life(Life::Running);
+        Ok(living.describe())
+    }
+
+    fn destroy(&self, guest: &ActorRef, id: &str) -> Result<RunId, WorkshopError> {
+        let living = self.shared.of(guest, id)?;
+        living.finish(Reason::Destroyed);
+        self.shared.forget(id);
+        Ok(living.run.clone())
+    }
+
+    fn start(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        start: Start,
+    ) -> Result<Arc<Process>, WorkshopError> {
+        let living = self.shared.of(guest, id)?;
+        living.touch();
+        command::start(&self.shared, &living, start)
+    }
+
+    fn decide(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        argv: &[String],
+    ) -> Result<Decided, WorkshopError> {
+        let living = self.shared.of(guest, id)?;
+        living.touch();
+        decide::decide(&self.shared, &living, argv)
+    }
+
+    fn refuse(&self, guest: &ActorRef, id: &str, argv: &[String]) -> Result<RunId, WorkshopError> {
+        let living = self.shared.of(guest, id)?;
+        decide::refuse(&self.shared, &living, argv)
+    }
+
+    fn processes(&self, guest: &ActorRef, id: &str) -> Result<Vec<Arc<Process>>, WorkshopError> {
+        let living = self.shared.of(guest, id)?;
+        living.touch();
+        Ok(living.processes())
+    }
+
+    fn file(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        call: FileCall,
+    ) -> Result<(FileAnswer, RunId), WorkshopError> {
+        let living = self.shared.of(guest, id)?;
+        living.touch();
+        calls::file(&self.shared, &living, call)
+    }
+}
+
+/// Returns the present moment, or the beginning of time when there is no clock: then nothing is
+/// due, and every call fails for lack of a clock.
+fn now() -> Timestamp {
+    random::now().unwrap_or(Timestamp::EPOCH)
+}

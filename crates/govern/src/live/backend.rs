@@ -1,0 +1,152 @@
+//! The boundary of a living sandbox's commands: the real tier, with the sandbox's directories at
+//! the paths the client knows, and a watch over how much they hold.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Outcome, Posture};
+use warrant_sandbox::{
+    Backend, BoundaryError, Cancel, EnvValue, EnvVar, Invocation, Place, Plan, Refusal, RunReport,
+    Sink, WorkspaceAccess,
+};
+
+use super::disk;
+
+/// How often the files of a running command are counted.
+const COUNT_EVERY: Duration = Duration::from_millis(500);
+
+/// The tier around one sandbox.
+pub(super) struct Standing<'a> {
+    pub(super) inner: &'a dyn Backend,
+    /// The directory with `home` and `tmp`.
+    pub(super) directory: &'a Path,
+    /// Where home is inside.
+    pub(super) home: &'a str,
+    /// Variables whose values no plan and no contract tells.
+    pub(super) private: &'a BTreeMap<String, String>,
+}
+
+impl Backend for Standing<'_> {
+    fn isolation(&self) -> Isolation {
+        self.inner.isolation()
+    }
+
+    /// The sandbox's root is its own; what it was not given does not exist inside.
+    fn shows_host_paths(&self) -> bool {
+        false
+    }
+
+    fn probe(&self) -> Posture {
+        with_own_disk(self.inner.probe())
+    }
+
+    /// Shows the sandbox's directories at their places. The contract says that writes land in a
+    /// layer of their own; the layer is the sandbox, and is gone with it.
+    fn prepare(&self, mut invocation: Invocation) -> Result<Plan, Refusal> {
+        let home = self.directory.join("home");
+        let tmp = self.directory.join("tmp");
+        let below = invocation.cwd.strip_prefix(self.directory).unwrap_or(Path::new(""));
+        invocation.cwd = match below.as_os_str().is_empty() {
+            true => PathBuf::from(self.home),
+            false => Path::new("/").join(below),
+        };
+        invocation.env.retain(|variable| !self.private.contains_key(&variable.name));
+        invocation.files.places = vec![
+            Place { root: home.clone(), inside: PathBuf::from(self.home) },
+            Place { root: tmp.clone(), inside: PathBuf::from("/tmp") },
+        ];
+        invocation.files.workspace = home;
+        invocation.files.write_roots.push(tmp);
+        invocation.files.access = WorkspaceAccess::Direct;
+        self.inner.prepare(invocation)
+    }
+
+    fn run(
+        &self,
+        plan: &Plan,
+        sink: &dyn Sink,
+        cancel: &Cancel,
+    ) -> Result<RunReport, BoundaryError> {
+        let mut plan = plan.clone();
+        plan.invocation.env.extend(self.private.iter().map(|(name, value)| EnvVar {
+            name: name.clone(),
+            value: EnvValue::Plain(value.clone()),
+        }));
+        let limits = &plan.invocation.limits;
+        let most = disk::Bounds { bytes: limits.disk_bytes, files: limits.inodes };
+        let struck = AtomicBool::new(false);
+        let (done, is_done) = channel::<()>();
+        let report = std::thread::scope(|scope| {
+            let (struck, most, directory) = (&struck, &most, self.directory);
+            scope.spawn(move || {
+                while is_done.recv_timeout(COUNT_EVERY) == Err(RecvTimeoutError::Timeout) {
+                    if disk::usage(directory).exceeds(most) {
+                        struck.store(true, Ordering::Release);
+                        cancel.cancel();
+                    }
+                }
+            });
+            let report = self.inner.run(&plan, sink, cancel);
+            drop(done);
+            report
+        });
+        let mut report = report?;
+        report.posture = with_own_disk(report.posture);
+        if struck.load(Ordering::Acquire) && report.outcome == Outcome::Cancelled {
+            report.outcome = Outcome::Limited { limit: LimitKind::Disk };
+        }
+        Ok(report)
+    }
+}
+
+/// The sandbox's files lie on disk, not in the run's scratch, and are counted from outside.
+fn with_own_disk(mut posture: Posture) -> Posture {
+    for name in ["limits.disk", "limits.inodes"] {
+        if posture.enforces(name) {
+            let component = Component {
+                enforcement: Enforcement::Enforced,
+                evidence: Evidence::Measured,
+                source: "sandbox directory and tmpfs".to_owned(),
+                detail: Some("counted every 500 ms; the whole tree is ended".to_owned()),
+            };
+            posture.components.insert(name.to_owned(), component);
+        }
+    }
+    posture
+}
+
+/// The boundary of work that starts no program: calls on files, and a sandbox's life itself.
+///
+/// Every wall holds because there is nothing it would have to hold: only our own code runs, on
+/// descriptors below the sandbox's directory.
+pub(super) fn programless(isolation: Isolation, source: &str) -> Posture {
+    let component = || Component {
+        enforcement: Enforcement::Enforced,
+        evidence: Evidence::Measured,
+        source: source.to_owned(),
+        detail: Some("no program is started".to_owned()),
+    };
+    let names = [
+        "files.read",
+        "files.write",
+        "files.masks",
+        "network",
+        "network.names",
+        "processes.namespace",
+        "processes.kill",
+        "syscalls",
+        "privileges",
+        "ipc",
+        "environment",
+    ];
+    let limits = LimitKind::ALL.map(|kind| format!("limits.{}", kind.as_str()));
+    let names = names.iter().map(|name| (*name).to_owned()).chain(limits);
+    Posture {
+        isolation,
+        provider_version: format!("warrant {}", env!("CARGO_PKG_VERSION")),
+        components: names.map(|name| (name, component())).collect(),
+    }
+}

@@ -1,0 +1,222 @@
+//! Calls that start no program: on files, and changes of a sandbox that policy must allow.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use warrant_plane::doors::{FileAnswer, FileCall, FileFault, WorkshopError};
+use warrant_protocol::{Decision, Isolation, Outcome, Posture, RunId};
+use warrant_runner::run::Ended;
+use warrant_sandbox::{
+    Backend, BoundaryError, Cancel, Invocation, Plan, Refusal, RunReport, Sink, Stdin,
+};
+
+use super::asks::{self, Wish};
+use super::backend::programless;
+use super::files::{self, Ground};
+use super::life::report;
+use super::sandbox::{Living, Unwatched, limits_of, plain_wish, words};
+use super::{Shared, disk};
+use crate::ask::Ask;
+use crate::desk::{DeskError, Hands, Permit};
+
+/// Does a call on the files of a sandbox, as one governed run.
+pub(super) fn file(
+    shared: &Shared,
+    living: &Living,
+    call: FileCall,
+) -> Result<(FileAnswer, RunId), WorkshopError> {
+    living.check_open(usize::MAX)?;
+    living.count_file_call();
+    let (argv, note) = told(&call, &living.wanted.home)?;
+    let place = living.place(shared);
+    let limits = limits_of(&living.wanted, living.longest_ms);
+    let ask = asks::ask(&place, &Wish { note, limits, ..plain_wish(&argv) })?;
+    let run = permitted(shared.desk.permit(&ask))?;
+    let ground = Ground { directory: &living.directory, home: &living.wanted.home };
+    let work = Work {
+        isolation: shared.backend.isolation(),
+        slot: Mutex::new(None),
+        act: &|plan| act(&ground, &call, plan),
+    };
+    let ended = perform(shared, (&run, &ask), &work)?;
+    match work.slot.into_inner() {
+        Ok(Some(Ok(answer))) => Ok((answer, run)),
+        Ok(Some(Err((fault, message)))) => Err(WorkshopError::File { fault, message, run }),
+        _ => Err(WorkshopError::Refused { run, message: ended.message }),
+    }
+}
+
+/// Has a change judged and leaves its receipt; nothing else happens.
+pub(super) fn note(shared: &Shared, ask: &Ask) -> Result<RunId, WorkshopError> {
+    let run = permitted(shared.desk.permit(ask))?;
+    let isolation = shared.backend.isolation();
+    let entries = FileAnswer::Entries(Vec::new());
+    let work = Work { isolation, slot: Mutex::new(None), act: &|_| Ok(entries.clone()) };
+    let ended = perform(shared, (&run, ask), &work)?;
+    match ended.outcome.is_success() {
+        true => Ok(run),
+        false => Err(WorkshopError::Refused { run, message: ended.message }),
+    }
+}
+
+/// Returns the run that may start, or the refusal.
+pub(super) fn permitted(permit: Result<Permit, DeskError>) -> Result<RunId, WorkshopError> {
+    match permit {
+        Ok(Permit::Granted(run)) => Ok(run),
+        Ok(Permit::Denied { run, judgment, .. }) => {
+            Err(WorkshopError::Denied { run, reasons: judgment.summary.reasons })
+        }
+        Ok(Permit::Waiting { run, judgment, .. }) => {
+            Err(WorkshopError::Waiting { run, reasons: judgment.summary.reasons })
+        }
+        Err(_) => Err(WorkshopError::Failed),
+    }
+}
+
+/// Has what a wrapped command was meant to run judged as well as the form in which it came.
+///
+/// A wrapper that hides what policy would refuse or ask about is refused.
+pub(super) fn judge_unwrapped(
+    shared: &Shared,
+    (raw, inner): (&Ask, &Ask),
+) -> Result<(), WorkshopError> {
+    let decide = |ask: &Ask| {
+        let judgment = shared.desk.judge(ask).map_err(|_| WorkshopError::Failed)?;
+        Ok::<_, WorkshopError>((judgment.summary.decision, judgment.summary.reasons))
+    };
+    let (decision, reasons) = decide(inner)?;
+    match (decision, decide(raw)?.0) {
+        // People are asked about the form that came, which says the same.
+        (Decision::Allow, _) | (Decision::Ask, Decision::Ask) => Ok(()),
+        (Decision::Ask | Decision::Deny, _) => {
+            // Judged once more, so that the refusal leaves its evidence.
+            let run = match permitted(shared.desk.permit(inner)) {
+                Ok(run) => run,
+                Err(WorkshopError::Waiting { run, .. }) => run,
+                Err(refusal) => return Err(refusal),
+            };
+            Err(WorkshopError::Denied { run, reasons })
+        }
+    }
+}
+
+fn perform(
+    shared: &Shared,
+    (run, ask): (&RunId, &Ask),
+    work: &Work<'_>,
+) -> Result<Ended, WorkshopError> {
+    let cancel = Cancel::new().map_err(|_| WorkshopError::Failed)?;
+    let hands = Hands {
+        backend: work,
+        stdin: &Stdin::Empty,
+        tty: None,
+        cancel: &cancel,
+        observer: &Unwatched,
+        environment: &BTreeMap::new(),
+    };
+    shared.desk.perform(run, ask, &hands).map_err(|_| WorkshopError::Failed)
+}
+
+/// Returns the command a call is judged as, and what the contract tells besides.
+fn told(call: &FileCall, home: &str) -> Result<(Vec<String>, Option<String>), WorkshopError> {
+    let at = |path: &String| {
+        files::absolute(home, path)
+            .ok_or_else(|| WorkshopError::Invalid(format!("`{path}` is no path")))
+    };
+    Ok(match call {
+        FileCall::Read { path } => (words(&["cat", "--", &at(path)?]), None),
+        FileCall::Write { path, content, .. } => {
+            let digest = warrant_protocol::Digest::of(content);
+            let note = format!("{} bytes, {digest}", content.len());
+            (words(&["tee", "--", &at(path)?]), Some(note))
+        }
+        FileCall::List { path, .. } => (words(&["ls", "-la", "--", &at(path)?]), None),
+        FileCall::Stat { path } => (words(&["stat", "--", &at(path)?]), None),
+        FileCall::MakeDirectory { path, .. } => (words(&["mkdir", "-p", "--", &at(path)?]), None),
+        FileCall::Move { from, to } => (words(&["mv", "--", &at(from)?, &at(to)?]), None),
+        FileCall::Remove { path, .. } => (words(&["rm", "-r", "--", &at(path)?]), None),
+        FileCall::SetMode { path, mode } => {
+            (words(&["chmod", &format!("{mode:o}"), "--", &at(path)?]), None)
+        }
+    })
+}
+
+type Acted = Result<FileAnswer, (FileFault, String)>;
+
+/// Does the call within the limits of its plan.
+fn act(ground: &Ground<'_>, call: &FileCall, plan: &Plan) -> Acted {
+    let limits = &plan.invocation.limits;
+    if let FileCall::Write { path, content, .. } = call {
+        let size = content.len() as u64;
+        let too_large = |what: &str| Err((FileFault::TooLarge, format!("'{path}': {what}")));
+        if limits.file_bytes.is_some_and(|most| size > most) {
+            return too_large("larger than one file may be");
+        }
+        let mut usage = disk::usage(ground.directory);
+        usage.bytes = usage.bytes.saturating_add(size);
+        usage.files += 1;
+        let bounds = disk::Bounds { bytes: limits.disk_bytes, files: limits.inodes };
+        if usage.exceeds(&bounds) {
+            return too_large("the sandbox holds no more");
+        }
+    }
+    files::perform(ground, call, &plan.invocation.files.masks)
+}
+
+/// Work of ours as a backend: one closure, its answer in a slot, one line in the receipt.
+struct Work<'a> {
+    isolation: Isolation,
+    slot: Mutex<Option<Acted>>,
+    act: &'a (dyn Fn(&Plan) -> Acted + Sync),
+}
+
+/// What enforces, for the posture.
+const SOURCE: &str = "openat2 beneath the sandbox's directory";
+
+impl Backend for Work<'_> {
+    fn isolation(&self) -> Isolation {
+        self.isolation
+    }
+
+    fn shows_host_paths(&self) -> bool {
+        false
+    }
+
+    fn probe(&self) -> Posture {
+        programless(self.isolation, SOURCE)
+    }
+
+    fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
+        let artifact = json!({ "provider": "living sandbox", "mounts": [] });
+        Ok(Plan { isolation: self.isolation, invocation, artifact })
+    }
+
+    fn run(&self, plan: &Plan, sink: &dyn Sink, _: &Cancel) -> Result<RunReport, BoundaryError> {
+        let began = Instant::now();
+        let acted = (self.act)(plan);
+        let (code, line) = match &acted {
+            Ok(answer) => (0, answer_line(answer)),
+            Err((_, message)) => (1, json!({ "error": message })),
+        };
+        if let Ok(mut slot) = self.slot.lock() {
+            *slot = Some(acted);
+        }
+        let outcome = Outcome::Exited { code };
+        let line = line.to_string();
+        Ok(report((outcome, self.probe()), began.elapsed(), sink, line.as_bytes()))
+    }
+}
+
+/// What a receipt binds of an answer: never the content, always its digest.
+fn answer_line(answer: &FileAnswer) -> Value {
+    match answer {
+        FileAnswer::Content(content) => {
+            let digest = warrant_protocol::Digest::of(content);
+            json!({ "bytes": content.len(), "digest": digest.to_string() })
+        }
+        FileAnswer::Entry(entry) => json!({ "path": entry.path, "bytes": entry.size }),
+        FileAnswer::Entries(entries) => json!({ "entries": entries.len() }),
+    }
+}

@@ -1,0 +1,257 @@
+//! A command of a living sandbox: judged in both forms, started, watched, ended.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
+use warrant_plane::doors::{
+    ChunkStream, End, Grip, Process, ProcessFacts, Start, Terminal, WorkshopError,
+};
+use warrant_protocol::{Digest, Outcome};
+use warrant_runner::run::Observer;
+use warrant_sandbox::{Cancel, Stdin, Stream, TtySize};
+
+use super::asks::{self, Wish};
+use super::backend::Standing;
+use super::calls::{judge_unwrapped, permitted};
+use super::files::{self, Ground};
+use super::sandbox::{Living, limits_of};
+use super::{Shared, now};
+use crate::ask::Ask;
+use crate::desk::Hands;
+
+/// More commands than this do not run at once in one sandbox.
+const MOST_RUNNING: usize = 32;
+/// How long a write to a command that does not read may take.
+const WRITE_WAIT_S: i64 = 10;
+
+/// Has a command judged and starts it.
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    living: &Arc<Living>,
+    start: Start,
+) -> Result<Arc<Process>, WorkshopError> {
+    living.check_open(MOST_RUNNING)?;
+    let cwd = directory(living, start.cwd.as_deref())?;
+    let timeout_ms = start.timeout_ms.unwrap_or(living.longest_ms).min(living.longest_ms);
+    let hosts = living.hosts();
+    let mut private = living.wanted.env.clone();
+    private.extend(start.env.clone());
+    let wish = Wish {
+        argv: &start.argv,
+        cwd: Some(&cwd),
+        env: environment(living, &private),
+        timeout_ms: Some(timeout_ms),
+        hosts: &hosts,
+        limits: limits_of(&living.wanted, timeout_ms),
+        note: None,
+    };
+    let place = living.place(shared);
+    asks::check_values(&private)?;
+    let ask = asks::ask(&place, &wish)?;
+    if let Some(inner) = asks::unwrapped(&place, &wish)? {
+        judge_unwrapped(shared, (&ask, &inner))?;
+    }
+    let run = permitted(shared.desk.permit(&ask))?;
+    let (grip, stdin) = Reins::new(&start).map_err(|_| WorkshopError::Failed)?;
+    let cancel = grip.cancel.clone();
+    let facts = ProcessFacts {
+        pid: living.next_pid(),
+        run,
+        argv: start.argv.clone(),
+        cwd: Some(cwd),
+        tag: start.tag.clone(),
+        has_terminal: start.terminal.is_some(),
+        started_at: now(),
+    };
+    let process = Arc::new(Process::new(facts, Box::new(grip)));
+    living.enter(&process)?;
+    let job = Job { ask, private, stdin, cancel, terminal: start.terminal };
+    let (shared, lives, watched) = (Arc::clone(shared), Arc::clone(living), Arc::clone(&process));
+    let work = move || {
+        let end = run_to_end(&shared, &lives, &watched, job);
+        watched.finish(end);
+        lives.leave();
+    };
+    if std::thread::Builder::new().name(format!("command {}", living.id)).spawn(work).is_err() {
+        process.finish(End { outcome: Outcome::Failed, message: String::new(), at: now() });
+        living.leave();
+        return Err(WorkshopError::Failed);
+    }
+    Ok(process)
+}
+
+/// What a command's thread needs.
+struct Job {
+    ask: Ask,
+    /// Variables whose values are nowhere but here and inside.
+    private: BTreeMap<String, String>,
+    stdin: Stdin,
+    cancel: Cancel,
+    terminal: Option<Terminal>,
+}
+
+fn run_to_end(shared: &Shared, living: &Living, process: &Process, job: Job) -> End {
+    let backend = Standing {
+        inner: &*shared.backend,
+        directory: &living.directory,
+        home: &living.wanted.home,
+        private: &job.private,
+    };
+    let observer = Watcher { process };
+    let hands = Hands {
+        backend: &backend,
+        stdin: &job.stdin,
+        tty: job.terminal.map(|size| TtySize { columns: size.columns, rows: size.rows }),
+        cancel: &job.cancel,
+        observer: &observer,
+        environment: &BTreeMap::new(),
+    };
+    match shared.desk.perform(&process.facts().run, &job.ask, &hands) {
+        Ok(ended) => End { outcome: ended.outcome, message: ended.message, at: now() },
+        Err(_) => {
+            let message = "the command left no receipt of its own".to_owned();
+            End { outcome: Outcome::Failed, message, at: now() }
+        }
+    }
+}
+
+/// Puts output on the board. Nobody has to watch.
+struct Watcher<'a> {
+    process: &'a Process,
+}
+
+impl Observer for Watcher<'_> {
+    fn output(&self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+        let stream = match stream {
+            _ if self.process.facts().has_terminal => ChunkStream::Terminal,
+            Stream::Stdout => ChunkStream::Stdout,
+            Stream::Stderr => ChunkStream::Stderr,
+        };
+        self.process.push(stream, bytes);
+        Ok(())
+    }
+}
+
+/// Returns the working directory as it is inside; one of the sandbox's own must exist.
+fn directory(living: &Living, wanted: Option<&str>) -> Result<String, WorkshopError> {
+    let home = &living.wanted.home;
+    let path = wanted.unwrap_or(home);
+    let invalid = || WorkshopError::Invalid(format!("cwd '{path}' does not exist"));
+    let inside = files::absolute(home, path).ok_or_else(invalid)?;
+    let ground = Ground { directory: &living.directory, home };
+    match ground.has_directory(&inside) {
+        Some(false) => Err(invalid()),
+        Some(true) | None => Ok(inside),
+    }
+}
+
+/// Returns the environment as the contract tells it: every name, and of the client's own values
+/// only a mark that binds them. The mark is keyed with the sandbox's token, which is not stored,
+/// so that a value cannot be guessed from it.
+fn environment(living: &Living, private: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let wanted = &living.wanted;
+    let own = [("HOME", &wanted.home), ("USER", &wanted.user), ("LOGNAME", &wanted.user)];
+    let own = own.into_iter().map(|(name, value)| (name.to_owned(), value.clone()));
+    let mut env: BTreeMap<String, String> = own.collect();
+    env.extend(private.iter().map(|(name, value)| {
+        let keyed = format!("{}\0{name}\0{value}", living.access_token);
+        (name.clone(), format!("hidden {}", Digest::of(keyed.as_bytes())))
+    }));
+    env
+}
+
+/// The ways to reach into one command.
+struct Reins {
+    cancel: Cancel,
+    input: Mutex<Option<OwnedFd>>,
+    terminal: bool,
+}
+
+impl Reins {
+    /// Returns the reins and what the command reads.
+    fn new(start: &Start) -> io::Result<(Self, Stdin)> {
+        let cancel = Cancel::new()?;
+        let (input, stdin) = match start.terminal {
+            Some(size) => {
+                let (ours, theirs) = terminal(size)?;
+                (Some(ours), Stdin::Descriptor(Arc::new(theirs)))
+            }
+            None if start.stdin => {
+                let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
+                (Some(ours), Stdin::Descriptor(Arc::new(theirs)))
+            }
+            None => (None, Stdin::Empty),
+        };
+        if let Some(input) = &input {
+            fcntl_setfl(input, fcntl_getfl(input)? | OFlags::NONBLOCK)?;
+        }
+        let reins = Self { cancel, input: Mutex::new(input), terminal: start.terminal.is_some() };
+        Ok((reins, stdin))
+    }
+}
+
+/// Makes a pair of terminal ends that passes bytes on as they are; only its size is of use.
+fn terminal(size: Terminal) -> io::Result<(OwnedFd, OwnedFd)> {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    grantpt(&ours)?;
+    unlockpt(&ours)?;
+    let name = ptsname(&ours, Vec::new())?;
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let theirs = rustix::fs::open(name, flags, Mode::empty())?;
+    let mut attributes = tcgetattr(&theirs)?;
+    attributes.make_raw();
+    tcsetattr(&theirs, OptionalActions::Now, &attributes)?;
+    tcsetwinsize(&ours, winsize(size.columns, size.rows))?;
+    Ok((ours, theirs))
+}
+
+const fn winsize(columns: u16, rows: u16) -> Winsize {
+    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+impl Grip for Reins {
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(fd) = input.as_ref() else { return Err(io::ErrorKind::BrokenPipe.into()) };
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match rustix::io::write(fd, rest) {
+                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    let mut fds = [PollFd::new(fd, PollFlags::OUT)];
+                    let wait = Timespec { tv_sec: WRITE_WAIT_S, tv_nsec: 0 };
+                    if poll(&mut fds, Some(&wait))? == 0 {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn close_input(&self) {
+        *self.input.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn resize(&self, columns: u16, rows: u16) -> io::Result<()> {
+        let input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        match input.as_ref().filter(|_| self.terminal) {
+            Some(fd) => Ok(tcsetwinsize(fd, winsize(columns, rows))?),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn kill(&self) {
+        self.cancel.cancel();
+    }
+}

@@ -1,0 +1,299 @@
+//! Sandboxes that live between calls, with real jails and a real store.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use warrant_govern::Desk;
+use warrant_govern::live::{Live, LiveError, TokenFile};
+use warrant_plane::doors::{
+    ChunkStream, DoorName, End, EndsCommands, FileAnswer, FileCall, FileFault, Keeper as _,
+    Process, Reach, Sandbox, Start, Wanted, Workshop, WorkshopError,
+};
+use warrant_protocol::request::{ActorKind, ActorRef};
+use warrant_protocol::{LimitKind, Outcome, RunState};
+use warrant_sandbox::Namespace;
+
+struct House {
+    _home: TempDir,
+    desk: Arc<Desk>,
+    live: Live,
+}
+
+fn house() -> House {
+    let home = tempfile::tempdir().unwrap();
+    let desk = Arc::new(Desk::open(Some(&home.path().join("home"))).unwrap());
+    let live = Live::open(Arc::clone(&desk), Arc::new(Namespace::new())).unwrap();
+    House { _home: home, desk, live }
+}
+
+fn guest(name: &str) -> ActorRef {
+    ActorRef { kind: ActorKind::Service, id: name.to_owned() }
+}
+
+fn wanted() -> Wanted {
+    Wanted {
+        door: DoorName::E2b,
+        template: "base".into(),
+        name: None,
+        timeout_ms: Some(60_000),
+        idle_ms: None,
+        env: BTreeMap::new(),
+        labels: BTreeMap::new(),
+        reach: Reach::Nothing,
+        memory_bytes: None,
+        cpu_milli: None,
+        disk_bytes: None,
+        home: "/home/user".into(),
+        user: "user".into(),
+    }
+}
+
+fn shell(script: &str) -> Start {
+    Start {
+        argv: vec!["/bin/bash".into(), "-l".into(), "-c".into(), script.into()],
+        env: BTreeMap::new(),
+        cwd: None,
+        timeout_ms: Some(30_000),
+        stdin: false,
+        terminal: None,
+        tag: None,
+    }
+}
+
+#[track_caller]
+fn end_of(process: &Process) -> End {
+    let began = Instant::now();
+    loop {
+        if let Some(end) = process.end() {
+            return end;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "the command does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl House {
+    fn create(&self) -> Sandbox {
+        self.live.create(&guest("one"), wanted()).unwrap()
+    }
+
+    #[track_caller]
+    fn run(&self, sandbox: &Sandbox, script: &str) -> (Outcome, String) {
+        let process = self.live.start(&guest("one"), &sandbox.id, shell(script)).unwrap();
+        let end = end_of(&process);
+        (end.outcome, process.text(Some(ChunkStream::Stdout)))
+    }
+
+    fn file(&self, sandbox: &Sandbox, call: FileCall) -> Result<FileAnswer, WorkshopError> {
+        self.live.file(&guest("one"), &sandbox.id, call).map(|(answer, _)| answer)
+    }
+
+    fn directory(&self, sandbox: &Sandbox) -> std::path::PathBuf {
+        self.desk.plane().home().data().join("live").join(&sandbox.id)
+    }
+}
+
+#[test]
+fn files_outlive_a_command_and_nothing_outlives_the_sandbox() {
+    let house = house();
+    let sandbox = house.create();
+    let (outcome, _) = house.run(&sandbox, "echo kept > ~/file; echo shared > /tmp/file");
+    assert_eq!(outcome, Outcome::Exited { code: 0 });
+    assert_eq!(house.run(&sandbox, "cat ~/file /tmp/file").1, "kept\nshared\n");
+    let background = house.live.start(&guest("one"), &sandbox.id, shell("sleep 60")).unwrap();
+    assert!(house.directory(&sandbox).exists());
+    let run = house.live.destroy(&guest("one"), &sandbox.id).unwrap();
+    assert_eq!(end_of(&background).outcome, Outcome::Cancelled);
+    assert!(!house.directory(&sandbox).exists());
+    assert_eq!(house.desk.plane().store().run(&run).unwrap().state, RunState::Completed);
+    assert!(matches!(
+        house.live.destroy(&guest("one"), &sandbox.id),
+        Err(WorkshopError::NoSandbox)
+    ));
+}
+
+#[test]
+fn another_guest_cannot_see_or_use_a_sandbox() {
+    let house = house();
+    let sandbox = house.create();
+    let other = guest("two");
+    assert!(house.live.list(&other, DoorName::E2b).is_empty());
+    assert!(matches!(house.live.find(&other, &sandbox.id), Err(WorkshopError::NoSandbox)));
+    assert!(matches!(
+        house.live.start(&other, &sandbox.id, shell("id")),
+        Err(WorkshopError::NoSandbox)
+    ));
+    let read = FileCall::Read { path: "x".into() };
+    assert!(matches!(house.live.file(&other, &sandbox.id, read), Err(WorkshopError::NoSandbox)));
+    assert!(matches!(house.live.destroy(&other, &sandbox.id), Err(WorkshopError::NoSandbox)));
+    assert!(house.live.owner(&sandbox.id, "guessed").is_none());
+    assert_eq!(house.live.owner(&sandbox.id, &sandbox.access_token), Some(guest("one")));
+}
+
+#[test]
+fn what_policy_denies_never_runs_however_it_is_wrapped() {
+    let house = house();
+    let sandbox = house.create();
+    // `sudo id`, in base64.
+    let forms = [
+        "touch ~/ran; sudo id",
+        "echo c3VkbyBpZA== | base64 -d | sh",
+        "sh -c \"echo 'c3VkbyBpZA==' | base64 -d | sh\"",
+        "export A='b' && cd /tmp && (sudo id)",
+    ];
+    for form in forms {
+        let refusal = house.live.start(&guest("one"), &sandbox.id, shell(form)).unwrap_err();
+        let Some(run) = refusal.run() else { panic!("{form}: {refusal}") };
+        assert!(
+            matches!(refusal, WorkshopError::Denied { .. } | WorkshopError::Waiting { .. }),
+            "{form}: {refusal}"
+        );
+        assert!(house.desk.plane().store().run(run).is_ok(), "{form} leaves evidence");
+    }
+    assert_eq!(house.run(&sandbox, "ls ~").1, "");
+}
+
+#[test]
+fn link_planted_inside_cannot_lead_a_file_call_out() {
+    let house = house();
+    let sandbox = house.create();
+    let script = "ln -s /etc/passwd ~/leak; ln -s / ~/root; mkfifo ~/pipe; ln -s ../../../.. ~/up";
+    assert_eq!(house.run(&sandbox, script).0, Outcome::Exited { code: 0 });
+    for path in ["leak", "root/etc/passwd", "pipe", "up/etc/passwd", "../../../etc/passwd"] {
+        let read = house.file(&sandbox, FileCall::Read { path: path.into() });
+        assert!(matches!(read, Err(WorkshopError::File { .. })), "{path}: {read:?}");
+        let write = FileCall::Write { path: path.into(), content: "x".into(), mode: None };
+        let written = house.file(&sandbox, write);
+        assert!(matches!(written, Err(WorkshopError::File { .. })), "{path}: {written:?}");
+    }
+    let remove = FileCall::Remove { path: "root".into(), recursive: true };
+    house.file(&sandbox, remove).unwrap();
+    assert!(Path::new("/etc/passwd").exists());
+}
+
+#[test]
+fn what_policy_masks_cannot_be_read_through_a_file_call() {
+    let house = house();
+    let sandbox = house.create();
+    let content = "TOKEN=1".into();
+    house.file(&sandbox, FileCall::Write { path: ".env".into(), content, mode: None }).unwrap();
+    let read = house.file(&sandbox, FileCall::Read { path: ".env".into() });
+    let Err(WorkshopError::File { fault, .. }) = read else { panic!("{read:?}") };
+    assert_eq!(fault, FileFault::Forbidden);
+    assert_eq!(house.run(&sandbox, "cat .env").1, "");
+}
+
+#[test]
+fn an_expired_sandbox_leaves_nothing_and_its_receipt_says_why() {
+    let house = house();
+    let sandbox =
+        house.live.create(&guest("one"), Wanted { timeout_ms: Some(400), ..wanted() }).unwrap();
+    let began = Instant::now();
+    while house.live.find(&guest("one"), &sandbox.id).is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(30), "it does not expire");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    while house.directory(&sandbox).exists() {
+        assert!(began.elapsed() < Duration::from_secs(30), "its files stay");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    house.live.close();
+    let row = house.desk.plane().store().run(&sandbox.run).unwrap();
+    assert_eq!(row.state, RunState::Failed);
+}
+
+#[test]
+fn an_idle_sandbox_is_paused_and_takes_commands_again() {
+    let house = house();
+    let idle = Wanted { idle_ms: Some(300), ..wanted() };
+    let sandbox = house.live.create(&guest("one"), idle).unwrap();
+    let began = Instant::now();
+    while house.live.find(&guest("one"), &sandbox.id).unwrap().life
+        == warrant_plane::doors::Life::Running
+    {
+        assert!(began.elapsed() < Duration::from_secs(30), "it is not paused");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let refused = house.live.start(&guest("one"), &sandbox.id, shell("true"));
+    assert!(matches!(refused, Err(WorkshopError::Paused)));
+    house.live.set_idle(&guest("one"), &sandbox.id, None).unwrap();
+    house.live.resume(&guest("one"), &sandbox.id).unwrap();
+    assert_eq!(house.run(&sandbox, "echo back").1, "back\n");
+    let running = house.live.start(&guest("one"), &sandbox.id, shell("sleep 60")).unwrap();
+    let pause = house.live.pause(&guest("one"), &sandbox.id, EndsCommands::No);
+    assert!(matches!(pause, Err(WorkshopError::Busy(_))));
+    house.live.pause(&guest("one"), &sandbox.id, EndsCommands::Yes).unwrap();
+    assert_eq!(end_of(&running).outcome, Outcome::Cancelled);
+}
+
+#[test]
+fn a_sandbox_cannot_outlive_what_policy_lets() {
+    let house = house();
+    let long = Wanted { timeout_ms: Some(30 * 3_600_000), ..wanted() };
+    assert!(matches!(house.live.create(&guest("one"), long), Err(WorkshopError::Invalid(_))));
+    let sandbox = house.create();
+    let extended = house.live.extend(&guest("one"), &sandbox.id, 30 * 3_600_000);
+    assert!(matches!(extended, Err(WorkshopError::Invalid(_))));
+    let hosts = Wanted { reach: Reach::Hosts(vec!["example.org".into()]), ..wanted() };
+    assert!(matches!(house.live.create(&guest("one"), hosts), Err(WorkshopError::Denied { .. })));
+}
+
+#[test]
+fn files_beyond_the_limit_end_the_command() {
+    let house = house();
+    let small = Wanted { disk_bytes: Some(4 << 20), ..wanted() };
+    let sandbox = house.live.create(&guest("one"), small).unwrap();
+    let script = "head -c 32000000 /dev/zero > ~/big; sleep 20; echo survived";
+    let (outcome, said) = house.run(&sandbox, script);
+    assert_eq!(outcome, Outcome::Limited { limit: LimitKind::Disk });
+    assert_eq!(said, "");
+    let write = FileCall::Write { path: "more".into(), content: "x".into(), mode: None };
+    let full = house.file(&sandbox, write);
+    assert!(
+        matches!(full, Err(WorkshopError::File { fault: FileFault::TooLarge, .. })),
+        "{full:?}"
+    );
+}
+
+#[test]
+fn leftovers_of_an_earlier_process_are_removed() {
+    let house = house();
+    let root = house.desk.plane().home().data().join("live");
+    assert!(matches!(
+        Live::open(Arc::clone(&house.desk), Arc::new(Namespace::new())),
+        Err(LiveError::Taken)
+    ));
+    let desk = Arc::clone(&house.desk);
+    drop(house.live);
+    std::fs::create_dir_all(root.join("sbxdead/home")).unwrap();
+    std::fs::write(root.join("sbxdead/home/file"), "x").unwrap();
+    let began = Instant::now();
+    // The reaper of the first lets go within its next look.
+    let live = loop {
+        match Live::open(Arc::clone(&desk), Arc::new(Namespace::new())) {
+            Ok(live) => break live,
+            Err(LiveError::Taken) if began.elapsed() < Duration::from_secs(10) => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert!(!root.join("sbxdead").exists());
+    live.close();
+}
+
+#[test]
+fn a_revoked_token_opens_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let tokens = TokenFile::of(home.path());
+    let token = tokens.issue("ci").unwrap();
+    assert!(tokens.issue("ci").is_err() && tokens.issue("a/b").is_err());
+    assert_eq!(tokens.admit(&token).unwrap().id, "door-ci");
+    assert!(tokens.admit("e2b_0").is_none() && tokens.admit("").is_none());
+    assert!(!std::fs::read_to_string(home.path().join("doors.json")).unwrap().contains(&token));
+    assert!(tokens.revoke("ci").unwrap() && !tokens.revoke("ci").unwrap());
+    assert!(tokens.admit(&token).is_none());
+}
