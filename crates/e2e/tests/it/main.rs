@@ -1,4 +1,4 @@
-//! Whole-stack tests: rooms that meet only here.
+//! Whole-stack tests: rooms that meet only here, and clients nobody here wrote.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -8,3 +8,4 @@
 )]
 
 mod collecting;
+mod doors;

@@ -1,0 +1,93 @@
+// Drives the Daytona door with the official SDK, unmodified. Which package is the first argument.
+import assert from 'node:assert/strict'
+
+const { Daytona } = await import(process.argv[2] ?? '@daytonaio/sdk')
+const isOld = process.argv[2] === 'daytona-old'
+const rejects = async (promise, pattern) => {
+  const error = await promise.then(() => null, (error) => error)
+  assert.ok(error, `expected an error like ${pattern}`)
+  assert.match(String(error.message), pattern)
+  return error
+}
+
+const daytona = new Daytona()
+const sandbox = await daytona.create({ labels: { suite: 'doors' }, envVars: { FROM_CREATE: 'yes' }, autoStopInterval: 5 })
+assert.equal(sandbox.state, 'started')
+
+// Commands.
+const hello = await sandbox.process.executeCommand('echo hello; echo $FROM_CREATE$OWN; pwd', undefined, { OWN: '!' })
+assert.equal(hello.exitCode, 0)
+assert.equal(hello.result.trimEnd(), 'hello\nyes!\n/home/daytona')
+assert.equal((await sandbox.process.executeCommand('exit 3')).exitCode, 3)
+assert.equal((await sandbox.process.executeCommand('pwd', '/tmp')).result.trimEnd(), '/tmp')
+await rejects(sandbox.process.executeCommand('(sleep 3; touch /tmp/late) & sleep 60', undefined, undefined, 1), /timeout/i)
+const code = await sandbox.process.codeRun('import sys; print(1 + 1)')
+assert.equal(code.result.trimEnd(), '2')
+
+// Files.
+await sandbox.fs.uploadFile(Buffer.from('first'), 'dir/a.txt')
+assert.equal((await sandbox.process.executeCommand('cat dir/a.txt; echo more >> dir/a.txt')).result, 'first')
+assert.equal(String(await sandbox.fs.downloadFile('/home/daytona/dir/a.txt')), 'firstmore\n')
+await rejects(sandbox.fs.downloadFile('/home/daytona/nope'), /./)
+await sandbox.fs.createFolder('new', '755')
+await sandbox.fs.moveFiles('dir/a.txt', 'new/b.txt')
+const listed = await sandbox.fs.listFiles('new')
+assert.deepEqual(listed.map((file) => [file.name, file.isDir]), [['b.txt', false]])
+assert.equal((await sandbox.fs.getFileDetails('new/b.txt')).size, 10)
+assert.deepEqual((await sandbox.fs.searchFiles('/home/daytona', '*.txt')).files, ['/home/daytona/new/b.txt'])
+await sandbox.fs.setFilePermissions('new/b.txt', { mode: '600' })
+await sandbox.fs.deleteFile('new/b.txt')
+await rejects(sandbox.fs.getFileDetails('new/b.txt'), /./)
+
+// Sessions: streams apart, output while it runs, input, an end.
+await sandbox.process.createSession('work')
+const sync = await sandbox.process.executeSessionCommand('work', { command: 'echo out; echo err >&2; exit 4' })
+assert.equal(sync.exitCode, 4)
+const started = await sandbox.process.executeSessionCommand('work', { command: 'echo one; sleep 0.3; echo two; echo bad >&2', runAsync: true })
+if (!isOld) {
+  const [out, err] = [[], []]
+  await sandbox.process.getSessionCommandLogs('work', started.cmdId, (text) => out.push(text), (text) => err.push(text))
+  assert.equal(out.join(''), 'one\ntwo\n')
+  assert.equal(err.join(''), 'bad\n')
+  const logs = await sandbox.process.getSessionCommandLogs('work', started.cmdId)
+  assert.equal(logs.stdout, 'one\ntwo\n')
+  assert.equal((await sandbox.process.getSessionCommand('work', started.cmdId)).exitCode, 0)
+}
+assert.equal((await sandbox.process.getSession('work')).commands.length, 2)
+await sandbox.process.deleteSession('work')
+await rejects(sandbox.process.getSession('work'), /not found/)
+
+// A terminal.
+if (!isOld) {
+  let screen = ''
+  const pty = await sandbox.process.createPty({ id: 'tty', cols: 100, rows: 30, onData: (data) => { screen += new TextDecoder().decode(data) } })
+  await pty.sendInput('stty size; exit 5\n')
+  assert.equal((await pty.wait()).exitCode, 5)
+  assert.match(screen, /30 100/)
+}
+
+// Refusals are refusals.
+await rejects(sandbox.process.executeCommand('touch /tmp/denied-ran; sudo id'), /DENY_APPROVAL_REQUIRED/)
+assert.equal((await sandbox.process.executeCommand('ls /tmp')).result.includes('denied-ran'), false)
+await rejects(sandbox.process.executeCommand(`sh -c "echo '${Buffer.from('sudo id').toString('base64')}' | base64 -d | sh"`), /DENY_/)
+await rejects(daytona.create({ public: true }), /public/)
+await rejects(daytona.create({ snapshot: 'gpu-box' }), /snapshot/)
+await rejects(daytona.create({ volumes: [{ volumeId: 'v', mountPath: '/v' }] }), /volumes/)
+
+// Life.
+assert.equal((await daytona.get(sandbox.id)).id, sandbox.id)
+await sandbox.setLabels({ suite: 'doors', more: '1' })
+await sandbox.setAutostopInterval(7)
+await sandbox.stop()
+await rejects(sandbox.process.executeCommand('true'), /paused/)
+await sandbox.start()
+assert.equal((await sandbox.process.executeCommand('ls')).result.includes('new'), true, 'files outlive a stop')
+assert.equal((await sandbox.process.executeCommand('ls /tmp')).result.includes('late'), false)
+
+const other = new Daytona({ apiKey: process.env.OTHER_KEY })
+await rejects(other.get(sandbox.id), /no such sandbox/)
+
+await daytona.delete(sandbox)
+await rejects(daytona.get(sandbox.id), /no such sandbox/)
+console.log(`ok ${sandbox.id}`)
+process.exit(0)

@@ -1,0 +1,132 @@
+// Drives the E2B door with the official SDK, unmodified. Which package is the first argument.
+import assert from 'node:assert/strict'
+
+const { Sandbox } = await import(process.argv[2] ?? 'e2b')
+const isOld = process.argv[2] === 'e2b-old'
+const rejects = async (promise, pattern) => {
+  const error = await promise.then(() => null, (error) => error)
+  assert.ok(error, `expected an error like ${pattern}`)
+  assert.match(String(error.message), pattern)
+  return error
+}
+
+const sandbox = await Sandbox.create({
+  timeoutMs: 120_000,
+  metadata: { suite: 'doors' },
+  envs: { FROM_CREATE: 'yes' },
+})
+
+// Commands: output, exit codes, env, cwd, wrapping.
+const hello = await sandbox.commands.run('echo hello; echo oops >&2; echo $FROM_CREATE$OWN', { envs: { OWN: '!' } })
+assert.equal(hello.stdout, 'hello\nyes!\n')
+assert.equal(hello.stderr, 'oops\n')
+assert.equal(hello.exitCode, 0)
+const failed = await sandbox.commands.run('exit 3').then(() => null, (error) => error)
+assert.equal(failed.exitCode, 3)
+const where = await sandbox.commands.run('pwd; echo ~', { cwd: '/tmp' })
+assert.equal(where.stdout, '/tmp\n/home/user\n')
+assert.equal((await sandbox.commands.run('pwd')).stdout, '/home/user\n')
+
+// Output arrives while the command runs.
+const seen = []
+await sandbox.commands.run('echo one; sleep 0.3; echo two', { onStdout: (text) => seen.push([text, Date.now()]) })
+assert.deepEqual(seen.map(([text]) => text), ['one\n', 'two\n'])
+assert.ok(seen[1][1] - seen[0][1] >= 200, 'the first line came before the command ended')
+
+// A timeout ends the whole tree.
+await rejects(sandbox.commands.run('(sleep 3; echo late > /tmp/late) & sleep 60', { timeoutMs: 700 }), /deadline|timed out|timeout/i)
+
+// Files between commands, both ways.
+const written = await sandbox.files.write('/home/user/dir/a.txt', 'first')
+assert.equal(written.path, '/home/user/dir/a.txt')
+assert.equal((await sandbox.commands.run('cat dir/a.txt; echo more >> dir/a.txt')).stdout, 'first')
+assert.equal(await sandbox.files.read('dir/a.txt'), 'firstmore\n')
+assert.deepEqual([...(await sandbox.files.read('/home/user/dir/a.txt', { format: 'bytes' }))].slice(0, 5), [102, 105, 114, 115, 116])
+await sandbox.commands.run('echo shared > /tmp/x')
+assert.equal(await sandbox.files.read('/tmp/x'), 'shared\n')
+assert.equal(await sandbox.files.makeDir('/home/user/new/deep'), true)
+assert.equal(await sandbox.files.makeDir('/home/user/new/deep'), false)
+await sandbox.files.write([{ path: 'new/1', data: '1' }, { path: 'new/2', data: '2' }])
+assert.deepEqual((await sandbox.files.list('/home/user/new')).map((e) => [e.name, e.type]), [['1', 'file'], ['2', 'file'], ['deep', 'dir']])
+const moved = await sandbox.files.rename('/home/user/new/1', '/home/user/new/one')
+assert.equal(moved.path, '/home/user/new/one')
+assert.equal(await sandbox.files.exists('/home/user/new/1'), false)
+assert.equal(await sandbox.files.exists('/home/user/new/one'), true)
+await sandbox.files.remove('/home/user/new')
+assert.equal(await sandbox.files.exists('/home/user/new'), false)
+await rejects(sandbox.files.read('/nope'), /does not exist/)
+
+// A link planted inside does not lead out.
+await sandbox.commands.run('ln -s /etc/passwd /home/user/leak')
+await rejects(sandbox.files.read('/home/user/leak'), /./)
+
+// Input.
+const cat = await sandbox.commands.run('cat', { background: true, stdin: true, timeoutMs: 0 })
+await sandbox.commands.sendStdin(cat.pid, 'typed\n')
+if (!isOld) {
+  await sandbox.commands.closeStdin(cat.pid)
+  assert.equal((await cat.wait()).stdout, 'typed\n')
+} else {
+  await cat.kill()
+}
+
+// Background commands go on without a watcher, can be joined again, listed and killed.
+const server = await sandbox.commands.run('while true; do date +%s%N >> /tmp/ticks; sleep 0.05; done', { background: true, timeoutMs: 0 })
+await server.disconnect()
+await new Promise((resolve) => setTimeout(resolve, 300))
+const listed = await sandbox.commands.list()
+assert.ok(listed.some((process) => process.pid === server.pid))
+assert.ok((await sandbox.files.read('/tmp/ticks')).split('\n').length > 2)
+await sandbox.commands.connect(server.pid)
+assert.equal(await sandbox.commands.kill(server.pid), true)
+await new Promise((resolve) => setTimeout(resolve, 500))
+assert.equal(await sandbox.commands.kill(server.pid), false)
+assert.ok(!(await sandbox.commands.list()).some((process) => process.pid === server.pid))
+assert.equal(await sandbox.files.exists('/tmp/late'), false, 'nothing of the timed-out tree went on')
+
+// A terminal.
+let screen = ''
+const pty = await sandbox.pty.create({ cols: 80, rows: 24, onData: (data) => { screen += new TextDecoder().decode(data) } })
+await sandbox.pty.sendInput(pty.pid, new TextEncoder().encode('stty size; exit 5\n'))
+const ptyEnd = await pty.wait().catch((error) => error)
+assert.equal(ptyEnd.exitCode, 5)
+assert.match(screen, /24 80/)
+
+// What policy denies never runs, and the SDK shows it as a refusal, not as a failed program.
+await rejects(sandbox.commands.run("touch /tmp/denied-ran; sudo id"), /permission_denied.*DENY_APPROVAL_REQUIRED/)
+assert.equal(await sandbox.files.exists('/tmp/denied-ran'), false)
+await rejects(sandbox.commands.run('touch /tmp/denied-ran; echo "unclosed'), /permission_denied.*DENY_POLICY_VIOLATION/)
+assert.equal(await sandbox.files.exists('/tmp/denied-ran'), false)
+await rejects(sandbox.commands.run("echo c3VkbyBpZA== | base64 -d | sh"), /DENY_/)
+await rejects(sandbox.commands.run('id', { user: 'root' }), /no other/)
+
+// Settings that cannot be enforced are refused.
+await rejects(Sandbox.create('desktop', {}), /not found/)
+await rejects(Sandbox.create({ timeoutMs: 30 * 3600_000 }), /at most/)
+await rejects(Sandbox.create({ network: { allowOut: ['example.org'], denyOut: ['0.0.0.0/0'] } }), /DENY_/)
+
+// Life: info, list, extend, pause, join, end.
+const info = await sandbox.getInfo()
+assert.equal(info.sandboxId, sandbox.sandboxId)
+assert.deepEqual(info.metadata, { suite: 'doors' })
+await sandbox.setTimeout(200_000)
+const later = await sandbox.getInfo()
+assert.ok(later.endAt > info.endAt)
+const page = await Sandbox.list({ query: { metadata: { suite: 'doors' } } }).nextItems()
+assert.deepEqual(page.map((each) => each.sandboxId), [sandbox.sandboxId])
+assert.deepEqual(await Sandbox.list({ query: { metadata: { suite: 'other' } } }).nextItems(), [])
+assert.equal(await sandbox.isRunning(), true)
+const again = await Sandbox.connect(sandbox.sandboxId)
+assert.equal((await again.commands.run('cat dir/a.txt')).stdout, 'firstmore\n')
+
+// Another token sees none of it.
+const other = { apiKey: process.env.OTHER_KEY }
+assert.deepEqual(await Sandbox.list(other).nextItems(), [])
+assert.equal(await Sandbox.kill(sandbox.sandboxId, other), false)
+await rejects(Sandbox.connect(sandbox.sandboxId, other), /./)
+await rejects(Sandbox.create({ apiKey: 'e2b_' + '0'.repeat(40) }), /./)
+
+assert.equal(await sandbox.kill(), true)
+assert.equal(await sandbox.kill(), false)
+assert.equal(await sandbox.isRunning(), false)
+console.log(`ok ${sandbox.sandboxId}`)

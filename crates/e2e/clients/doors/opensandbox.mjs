@@ -1,0 +1,83 @@
+// Drives the OpenSandbox door with the official SDK, unmodified.
+import assert from 'node:assert/strict'
+import { Sandbox } from '@alibaba-group/opensandbox'
+
+const rejects = async (promise, pattern) => {
+  const error = await promise.then(() => null, (error) => error)
+  assert.ok(error, `expected an error like ${pattern}`)
+  assert.match(`${error.message} ${JSON.stringify(error)}`, pattern)
+  return error
+}
+const lines = (messages) => messages.map((message) => message.text)
+
+const sandbox = await Sandbox.create({
+  image: 'ubuntu:24.04',
+  timeoutSeconds: 300,
+  env: { FROM_CREATE: 'yes' },
+  metadata: { suite: 'doors' },
+  networkPolicy: { defaultAction: 'deny', egress: [] },
+})
+
+// Commands.
+const hello = await sandbox.commands.run('echo hello; echo oops >&2; echo $FROM_CREATE$OWN', { envs: { OWN: '!' } })
+assert.equal(hello.exitCode, 0)
+assert.deepEqual(lines(hello.logs.stdout), ['hello', 'yes!'])
+assert.deepEqual(lines(hello.logs.stderr), ['oops'])
+assert.equal((await sandbox.commands.run('exit 3')).exitCode, 3)
+assert.deepEqual(lines((await sandbox.commands.run('pwd', { workingDirectory: '/tmp' })).logs.stdout), ['/tmp'])
+assert.deepEqual(lines((await sandbox.commands.run('pwd')).logs.stdout), ['/workspace'])
+const late = await sandbox.commands.run('(sleep 3; touch /tmp/late) & sleep 60', { timeoutSeconds: 1 })
+assert.equal(late.exitCode, -1)
+
+// Background.
+const server = await sandbox.commands.run('echo up; sleep 60', { background: true })
+assert.ok(server.id)
+let logs = { content: '' }
+for (let i = 0; i < 50 && !logs.content; i++) {
+  await new Promise((resolve) => setTimeout(resolve, 50))
+  logs = await sandbox.commands.getBackgroundCommandLogs(server.id)
+}
+assert.equal(logs.content, 'up\n')
+assert.equal((await sandbox.commands.getCommandStatus(server.id)).running, true)
+await sandbox.commands.interrupt(server.id)
+assert.equal((await sandbox.commands.getCommandStatus(server.id)).running, false)
+
+// Sessions.
+const session = await sandbox.commands.createSession({ workingDirectory: '/tmp' })
+assert.deepEqual(lines((await sandbox.commands.runInSession(session, 'pwd')).logs.stdout), ['/tmp'])
+await sandbox.commands.deleteSession(session)
+
+// Files.
+await sandbox.files.createDirectories([{ path: '/workspace/dir', mode: 755 }])
+await sandbox.files.writeFiles([{ path: '/workspace/dir/a.txt', data: 'first', mode: 644 }])
+assert.deepEqual(lines((await sandbox.commands.run('cat dir/a.txt; echo more >> dir/a.txt')).logs.stdout), ['first'])
+assert.equal(await sandbox.files.readFile('/workspace/dir/a.txt'), 'firstmore\n')
+const info = await sandbox.files.getFileInfo(['/workspace/dir/a.txt'])
+assert.equal(info['/workspace/dir/a.txt'].size, 10)
+assert.equal(info['/workspace/dir/a.txt'].mode, 644)
+await sandbox.files.moveFiles([{ src: '/workspace/dir/a.txt', dest: '/workspace/dir/b.txt' }])
+assert.deepEqual((await sandbox.files.search({ path: '/workspace', pattern: '*.txt' })).map((file) => file.path), ['/workspace/dir/b.txt'])
+await sandbox.files.replaceContents([{ path: '/workspace/dir/b.txt', oldContent: 'first', newContent: 'second' }])
+assert.equal(await sandbox.files.readFile('/workspace/dir/b.txt'), 'secondmore\n')
+await sandbox.files.deleteFiles(['/workspace/dir/b.txt'])
+await rejects(sandbox.files.readFile('/workspace/dir/b.txt'), /does not exist|FILE_NOT_FOUND/)
+await sandbox.files.deleteDirectories(['/workspace/dir'])
+
+// Refusals are refusals.
+await rejects(sandbox.commands.run('touch /tmp/denied-ran; sudo id'), /APPROVAL_REQUIRED|DENY_/)
+assert.deepEqual(lines((await sandbox.commands.run('ls /tmp')).logs.stdout), [])
+await rejects(Sandbox.create({ image: 'x', networkPolicy: { defaultAction: 'allow' } }), /networkPolicy/)
+await rejects(Sandbox.create({ image: 'x', volumes: [{ name: 'v', host: { path: '/etc' }, mountPath: '/v' }] }), /volumes/)
+await rejects(Sandbox.create({ image: 'x@sha256:' + '0'.repeat(64) }), /digest/)
+
+// Life.
+const described = await sandbox.getInfo()
+assert.equal(described.status.state, 'Running')
+await sandbox.renew(600)
+assert.ok((await sandbox.getInfo()).expiresAt > described.expiresAt)
+const policy = await sandbox.getEgressPolicy()
+assert.equal(policy.defaultAction, 'deny')
+await sandbox.kill()
+await rejects(sandbox.getInfo(), /SANDBOX_NOT_FOUND|no such/)
+console.log(`ok ${sandbox.id}`)
+process.exit(0)

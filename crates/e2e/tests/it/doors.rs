@@ -1,0 +1,196 @@
+//! The doors, driven by the official SDKs over real sockets, real jails and a real store.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use warrant_govern::Desk;
+use warrant_govern::live::{Live, TokenFile};
+use warrant_plane::doors::{Hall, in_front_of};
+use warrant_plane::store::RunFilter;
+use warrant_protocol::verify::verify_slice;
+use warrant_protocol::{KeyRole, RunState, TrustedKeys};
+use warrant_sandbox::Namespace;
+
+/// A home with doors on a port of its own.
+struct House {
+    home: TempDir,
+    desk: Arc<Desk>,
+    live: Arc<Live>,
+    address: SocketAddr,
+    tokens: [String; 2],
+    stop: Option<oneshot::Sender<()>>,
+    served: Option<std::thread::JoinHandle<()>>,
+}
+
+impl House {
+    fn open() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let root = home.path().join("home");
+        let desk = Arc::new(Desk::open(Some(&root)).unwrap());
+        let live = Arc::new(Live::open(Arc::clone(&desk), Arc::new(Namespace::new())).unwrap());
+        let file = TokenFile::of(desk.plane().home().root());
+        let tokens = [file.issue("one").unwrap(), file.issue("two").unwrap()];
+        let hall = Hall { workshop: Arc::clone(&live) as _, keeper: Arc::new(file) };
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let served = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let serving = axum::serve(listener, in_front_of(axum::Router::new(), &hall));
+                tokio::select! {
+                    served = serving => served.unwrap(),
+                    _ = stopped => {}
+                }
+            });
+        });
+        let (stop, served) = (Some(stop), Some(served));
+        Self { home, desk, live, address, tokens, stop, served }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Every receipt there is verifies with the plane's key and the runner's; returns how many.
+    #[track_caller]
+    fn verify_all(&self) -> usize {
+        let plane = self.desk.plane();
+        let home = plane.home();
+        let trusted = TrustedKeys::none()
+            .and(KeyRole::Plane, home.plane_key().public().clone())
+            .and(KeyRole::Runner, home.plane_key().public().clone())
+            .and(KeyRole::Runner, home.runner_key().public().clone());
+        let filter = RunFilter { limit: Some(1000), ..RunFilter::default() };
+        let mut runs = plane.store().list(&filter).unwrap().runs;
+        // What waits for people has no end yet.
+        runs.retain(|run| run.state != RunState::AwaitingApproval);
+        for run in &runs {
+            let bundle =
+                plane.bundle(&run.id).unwrap_or_else(|error| panic!("{}: {error}", run.id));
+            verify_slice(bundle.to_string().as_bytes(), &trusted)
+                .unwrap_or_else(|problems| panic!("{}: {problems:?}", run.id));
+        }
+        runs.len()
+    }
+
+    /// Nothing of any sandbox is left on disk.
+    #[track_caller]
+    fn check_nothing_left(&self) {
+        let live = self.home.path().join("home/data/live");
+        let left: Vec<PathBuf> = std::fs::read_dir(live)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_dir())
+            .collect();
+        assert_eq!(left, Vec::<PathBuf>::new());
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        self.live.close();
+        drop(self.stop.take());
+        if let Some(served) = self.served.take() {
+            let _ = served.join();
+        }
+    }
+}
+
+/// Runs a client with nothing but the environment its SDK documents.
+fn client(house: &House, (folder, program): (&str, &str), script: &[&str]) -> Output {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(folder);
+    let program = match program.starts_with('.') {
+        true => folder.join(program),
+        false => PathBuf::from(program),
+    };
+    Command::new("timeout")
+        .arg("180")
+        .arg(program)
+        .args(script)
+        .current_dir(folder)
+        .env("E2B_API_URL", house.url())
+        .env("E2B_SANDBOX_URL", house.url())
+        .env("E2B_API_KEY", &house.tokens[0])
+        .env("DAYTONA_API_URL", format!("{}/api", house.url()))
+        .env("DAYTONA_API_KEY", &house.tokens[0])
+        .env("OPEN_SANDBOX_DOMAIN", house.address.to_string())
+        .env("OPEN_SANDBOX_API_KEY", &house.tokens[0])
+        .env("HELM_URL", house.url())
+        .env("OTHER_KEY", &house.tokens[1])
+        .output()
+        .unwrap()
+}
+
+#[track_caller]
+fn check(house: &House, program: (&str, &str), script: &[&str]) {
+    let output = client(house, program, script);
+    let (stdout, stderr) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{script:?} (clients are installed by cargo xtask install): {}\n{stdout}\n{stderr}",
+        output.status
+    );
+    assert!(stdout.contains("ok "), "{stdout}\n{stderr}");
+    assert!(house.verify_all() > 4, "every call has its receipt");
+    house.check_nothing_left();
+}
+
+const NODE: (&str, &str) = ("doors", "node");
+const PYTHON: (&str, &str) = ("doors-py", "./.venv/bin/python");
+
+#[test]
+fn the_e2b_sdk_works_by_environment_alone() {
+    check(&House::open(), NODE, &["e2b.mjs", "e2b"]);
+}
+
+#[test]
+fn an_older_e2b_sdk_works_too() {
+    check(&House::open(), NODE, &["e2b.mjs", "e2b-old"]);
+}
+
+#[test]
+fn the_daytona_sdk_works_by_environment_alone() {
+    check(&House::open(), NODE, &["daytona.mjs", "@daytonaio/sdk"]);
+}
+
+#[test]
+fn an_older_daytona_sdk_works_too() {
+    check(&House::open(), NODE, &["daytona.mjs", "daytona-old"]);
+}
+
+#[test]
+fn the_opensandbox_sdk_works_by_environment_alone() {
+    check(&House::open(), NODE, &["opensandbox.mjs"]);
+}
+
+#[test]
+fn the_e2b_sdk_for_python_works_by_environment_alone() {
+    check(&House::open(), PYTHON, &["e2b_door.py"]);
+}
+
+#[test]
+fn the_daytona_sdk_for_python_works_by_environment_alone() {
+    check(&House::open(), PYTHON, &["daytona_door.py"]);
+}
+
+#[test]
+fn the_opensandbox_sdk_for_python_works_by_environment_alone() {
+    check(&House::open(), PYTHON, &["opensandbox_door.py"]);
+}
+
+#[test]
+fn a_helm_decision_counts_once_for_its_command_and_sandbox() {
+    let house = House::open();
+    check(&house, NODE, &["helm.mjs"]);
+    let stored = house.home.path().join("home/data");
+    let found = Command::new("grep").args(["-rl", "never-stored-value"]).arg(stored).output();
+    assert_eq!(String::from_utf8_lossy(&found.unwrap().stdout), "", "values of variables are kept");
+}
