@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+mod doors;
 mod exec;
 mod reading;
 mod serving;
 mod setup;
 
+pub(crate) use doors::Doors;
 pub(crate) use exec::{Exec, Sandbox};
 pub(crate) use reading::{Bundle, Export, Log, Pull, Runs, Undo, Verify};
 pub(crate) use serving::{Plane, PlaneStart};
@@ -71,6 +73,9 @@ pub(crate) enum Command {
     /// Keep secrets and give them to runs by name
     #[command(subcommand)]
     Secret(Secret),
+    /// Keep the tokens with which E2B, Daytona and OpenSandbox clients come in
+    #[command(subcommand)]
+    Doors(Doors),
     /// Look at, change and test the policy
     #[command(subcommand)]
     Policy(Policy),

@@ -11,6 +11,7 @@ use warrant_govern::Desk;
 
 mod approvals;
 mod conform;
+mod doors;
 mod exec;
 mod keys;
 pub(crate) mod plane;
@@ -41,6 +42,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Approve(arguments) => approvals::approve(&desk()?, &arguments),
         Command::Deny(arguments) => approvals::deny(&desk()?, &arguments),
         Command::Secret(command) => secret::run(&desk()?, command),
+        Command::Doors(command) => doors::run(&desk()?, command),
         Command::Policy(command) => policy::run(&desk()?, command),
         Command::Plane(command) => plane::run(home, &command),
         Command::Init(arguments) => policy::init(home, &arguments),

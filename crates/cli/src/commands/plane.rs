@@ -12,6 +12,7 @@ use signal_hook::iterator::Signals;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use warrant_govern::Desk;
+use warrant_plane::doors::in_front_of;
 use warrant_plane::http::settings::Settings;
 use warrant_plane::http::{PlaneService, Shared, TlsFiles, keep_house, router, serve, tls};
 use warrant_plane::{Home, HomeEnvironment};
@@ -44,6 +45,7 @@ fn start(home: Option<&Path>, arguments: &PlaneStart) -> anyhow::Result<Exit> {
         }
         _ => None,
     };
+    let doors = arguments.doors.then(|| super::doors::open(home)).transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(DISK_THREADS)
@@ -60,12 +62,18 @@ fn start(home: Option<&Path>, arguments: &PlaneStart) -> anyhow::Result<Exit> {
         announce(&opened, &format!("{scheme}://{bound}"), arguments.json);
         let housekeeping = tokio::spawn(keep_house(Arc::clone(&opened.service)));
         let routes = router(Arc::clone(&opened.service));
+        let routes = match &doors {
+            Some((_, hall)) => in_front_of(routes, hall),
+            None => routes,
+        };
         serve(listener, routes, acceptor, shutdown).await.context("the plane cannot serve")?;
         housekeeping.abort();
         Ok(Exit::Success)
     });
     // Whatever still waits for a reader that stopped reading is not waited for.
     runtime.shutdown_timeout(GIVE_UP);
+    // Every sandbox that still lives ends with its receipt.
+    drop(doors);
     served
 }
 
