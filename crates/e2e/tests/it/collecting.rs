@@ -181,6 +181,7 @@ fn invocation(workspace: &Path, script: String) -> Invocation {
             access: WorkspaceAccess::Overlay,
             read_roots: Vec::new(),
             write_roots: Vec::new(),
+            places: Vec::new(),
             masks: Vec::new(),
         },
         network: Network::Allow(Vec::new()),
