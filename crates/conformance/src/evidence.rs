@@ -196,6 +196,8 @@ fn contract(facts: &Facts, keys: &EvidenceKeys, now: Timestamp) -> Result<Contra
         files: None,
         egress: None,
         masks: None,
+        image: None,
+        required_evidence: None,
         retry_safe: None,
         critical: None,
     })

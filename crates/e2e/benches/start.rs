@@ -64,6 +64,7 @@ fn invocation(workspace: &Path) -> Invocation {
             masks: vec![".env".to_owned(), "*.pem".to_owned()],
         },
         network: Network::Allow(vec!["example.com".to_owned()]),
+        image: None,
         limits: Limits {
             wall_ms: Some(10_000),
             cpu_ms: Some(10_000),

@@ -86,6 +86,8 @@ pub fn plain_request(
         files: None,
         egress: None,
         masks: None,
+        image: None,
+        accept_evidence: None,
     }
 }
 

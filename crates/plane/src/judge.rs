@@ -1,5 +1,7 @@
 //! The judge: from the policy room's decision to the judgment that notary and approvals work with.
 
+use std::collections::BTreeMap;
+
 use warrant_policy::{
     Decision, Facts, PolicySnapshot, Surroundings, decide, decide_without_policy,
 };
@@ -47,6 +49,7 @@ pub fn judge(
         required_posture: terms
             .map(|terms| terms.posture.keys().cloned().collect())
             .unwrap_or_default(),
+        evidence: terms.map(|terms| terms.evidence.clone()).unwrap_or_default(),
     }
 }
 
@@ -67,6 +70,7 @@ fn without_policy() -> Judgment {
         limits: None,
         masks: Vec::new(),
         required_posture: Vec::new(),
+        evidence: BTreeMap::new(),
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Pure: keys, times and judgments come in, signed objects go out. It never stores.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use warrant_protocol::chain::InvalidEvent;
@@ -12,7 +14,7 @@ use warrant_protocol::json::InvalidJson;
 use warrant_protocol::request::{ActorRef, AgentSpec, SecretClaim};
 use warrant_protocol::signed::InvalidSigned;
 use warrant_protocol::{
-    Chain, ChainedEvent, Contract, ContractBody, Decision, DecisionSummary, Digest, Event, Limits,
+    Chain, ChainedEvent, Contract, ContractBody, Decision, DecisionSummary, Digest, Event, Evidence, Limits,
     Outcome, Receipt, RunId, RunRequest, Sealer, Signed, Signer, SigningKey, Timestamp, Usage,
     fold,
 };
@@ -37,6 +39,9 @@ pub struct Judgment {
     pub masks: Vec<String>,
     /// Posture components that must hold, beyond those the request names.
     pub required_posture: Vec<String>,
+    /// The weakest evidence that counts for those of them where it is not the usual.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub evidence: BTreeMap<String, Evidence>,
 }
 
 /// One thing people must agree to.
@@ -241,6 +246,8 @@ impl Notary<'_> {
             files: request.files.clone(),
             egress: request.egress.clone(),
             masks: together(&request.masks, &judgment.masks),
+            image: request.image.clone(),
+            required_evidence: (!judgment.evidence.is_empty()).then(|| judgment.evidence.clone()),
             retry_safe: None,
             critical: None,
         })

@@ -267,8 +267,11 @@ impl Judge<'_> {
             }
         }
         for (component, accepted) in &facts.accepted_evidence {
-            let weakest =
-                self.controls.evidence.as_ref().and_then(|evidence| evidence.get(component));
+            let accepted_by_policy = self.controls.evidence.as_ref();
+            let weakest = accepted_by_policy.and_then(|evidence| {
+                // What is said for one provider by name counts before what is said for all.
+                evidence.get(&format!("{tier}:{component}")).or_else(|| evidence.get(component))
+            });
             let weakest = weakest.copied().unwrap_or(Evidence::Measured);
             if *accepted < weakest {
                 self.deny(format!(

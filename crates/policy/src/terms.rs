@@ -17,6 +17,8 @@ pub struct Terms {
     pub masks: BTreeSet<String>,
     /// Components that must hold, each with the weakest evidence that counts.
     pub posture: BTreeMap<String, Evidence>,
+    /// The weakest evidence that counts, also for components that a tier demands by itself.
+    pub evidence: BTreeMap<String, Evidence>,
     /// What happens at the gate; absent means everything suspicious is held.
     pub gate: Option<GateControls>,
 }
@@ -26,10 +28,14 @@ impl Terms {
     pub(crate) fn of(body: &PolicyBody, controls: &Controls, facts: &Facts) -> Self {
         let masks = facts.files.masks.iter().flatten();
         let policy_masks = controls.files.iter().flat_map(|files| &files.masks);
+        let posture = posture(controls, facts);
+        let mut evidence = posture.clone();
+        evidence.extend(facts.accepted_evidence.clone());
         Self {
             limits: limits(body, controls, facts),
             masks: masks.chain(policy_masks).cloned().collect(),
-            posture: posture(controls, facts),
+            posture,
+            evidence,
             gate: controls.gate.clone(),
         }
     }
@@ -53,9 +59,7 @@ fn posture(controls: &Controls, facts: &Facts) -> BTreeMap<String, Evidence> {
 
 fn limits(body: &PolicyBody, controls: &Controls, facts: &Facts) -> Limits {
     let value = |kind: LimitKind| {
-        // What lies in memory only is bounded by memory; demanding more would refuse every run.
-        let is_of_disk = matches!(kind, LimitKind::FileSize | LimitKind::Disk | LimitKind::Inodes);
-        if is_of_disk && facts.isolation == Isolation::Mock {
+        if is_left_out(facts.isolation, kind) && facts.limits.of(kind).is_none() {
             return None;
         }
         let asked = match kind {
@@ -82,6 +86,20 @@ fn limits(body: &PolicyBody, controls: &Controls, facts: &Facts) -> Limits {
         disk_bytes: value(LimitKind::Disk),
         inodes: value(LimitKind::Inodes),
         output_bytes: value(LimitKind::Output),
+    }
+}
+
+/// Whether a tier has no way of holding a limit, so that demanding it unasked would refuse every
+/// run: what lies in memory only is bounded by memory, and no provider takes limits on processes,
+/// descriptors or files. A limit that the request itself names is demanded all the same.
+const fn is_left_out(isolation: Isolation, kind: LimitKind) -> bool {
+    use LimitKind::{Cpu, Disk, FileSize, Inodes, OpenFiles, Processes};
+    match isolation {
+        Isolation::Mock => matches!(kind, FileSize | Disk | Inodes),
+        Isolation::Opensandbox | Isolation::E2b | Isolation::Daytona | Isolation::VercelSandbox => {
+            matches!(kind, Cpu | Processes | OpenFiles | FileSize | Disk | Inodes)
+        }
+        Isolation::Process | Isolation::Hermetic | Isolation::Namespace => false,
     }
 }
 

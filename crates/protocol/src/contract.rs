@@ -1,5 +1,7 @@
 //! The contract: a plane's signed permission for one run.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -12,7 +14,7 @@ use crate::request::{
     NetworkPolicy, SecretClaim, WorkspaceMode,
 };
 use crate::signed::{Signed, SignedBody};
-use crate::{Digest, Isolation, KeyId, Limits, PoolName, RunId, Timestamp};
+use crate::{Digest, Evidence, Isolation, KeyId, Limits, PoolName, RunId, Timestamp};
 
 /// How long a contract lasts: an hour.
 pub const CONTRACT_LIFETIME_MS: u64 = 3_600_000;
@@ -124,6 +126,13 @@ pub struct ContractBody {
     /// Globs of files that exist inside but cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub masks: Option<Vec<String>>,
+    /// The image or template, for tiers that have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// The weakest evidence that counts for a component, where it is not the usual `reported`.
+    /// `unavailable` accepts that the provider does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub required_evidence: Option<BTreeMap<String, Evidence>>,
     /// Whether a run that was lost may be started again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_safe: Option<bool>,

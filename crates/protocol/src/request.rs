@@ -5,6 +5,8 @@
 
 mod check;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -13,7 +15,7 @@ use crate::canonical::hash_canonical;
 use crate::execution::ExecutionSpec;
 use crate::json::{self, InvalidJson};
 use crate::manifest::WorkspaceManifest;
-use crate::{CheckpointId, Digest, Host, Isolation, Limits, PoolName, SecretName};
+use crate::{CheckpointId, Digest, Evidence, Host, Isolation, Limits, PoolName, SecretName};
 
 /// What sort of actor it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -210,6 +212,12 @@ pub struct RunRequest {
     /// Globs of files that exist inside but cannot be read. Ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub masks: Option<Vec<String>>,
+    /// The image or template, for tiers that have one. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Weaker evidence than policy's usual that the requester is content with, by component. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accept_evidence: Option<BTreeMap<String, Evidence>>,
 }
 
 impl RunRequest {

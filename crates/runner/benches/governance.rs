@@ -53,6 +53,7 @@ fn judgment() -> Judgment {
         limits: None,
         masks: Vec::new(),
         required_posture: Vec::new(),
+        evidence: Default::default(),
     }
 }
 

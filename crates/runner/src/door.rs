@@ -20,6 +20,8 @@ const UNDERSTOOD: &[&str] = &[
     "files",
     "egress",
     "masks",
+    "image",
+    "requiredEvidence",
     "requestHash",
     "retrySafe",
 ];

@@ -101,6 +101,7 @@ pub(crate) fn invocation(
         files: files(contract, &place),
         network: network(contract),
         limits,
+        image: contract.image.clone(),
     }
 }
 

@@ -97,6 +97,8 @@ pub(crate) fn check_posture(
 pub(crate) struct Demands {
     isolation: Isolation,
     components: Vec<String>,
+    /// The weakest evidence that counts, where it is not the usual.
+    evidence: BTreeMap<String, Evidence>,
     limits: Limits,
 }
 
@@ -116,15 +118,19 @@ impl Demands {
                 components.push(name);
             }
         }
-        Self { isolation, components, limits: limits.clone() }
+        let evidence = contract.required_evidence.clone().unwrap_or_default();
+        Self { isolation, components, evidence, limits: limits.clone() }
     }
 
     /// Returns the demanded components that do not hold, or of which only our wish is known.
     pub(crate) fn lacking(&self, posture: &Posture) -> Vec<String> {
         let holds = |name: &&String| {
-            posture.components.get(*name).is_some_and(|component| {
-                component.enforcement == Enforcement::Enforced
-                    && component.evidence >= WEAKEST_EVIDENCE
+            let weakest = self.evidence.get(*name).copied().unwrap_or(WEAKEST_EVIDENCE);
+            posture.components.get(*name).is_some_and(|component| match component.enforcement {
+                Enforcement::Enforced => component.evidence >= weakest,
+                // Only who accepts this very unknown by name may go without knowing.
+                Enforcement::Unknown => weakest == Evidence::Unavailable,
+                Enforcement::Absent => false,
             })
         };
         self.components.iter().filter(|name| !holds(name)).cloned().collect()
@@ -175,7 +181,16 @@ const fn baseline(isolation: Isolation) -> &'static [&'static str] {
         Isolation::Process => &["environment"],
         Isolation::Mock => &[],
         Isolation::Opensandbox | Isolation::E2b | Isolation::Daytona | Isolation::VercelSandbox => {
-            &["files.read", "files.write", "network"]
+            &[
+                "provider_version",
+                "image_digest",
+                "egress_policy",
+                "mounts",
+                "files.read",
+                "files.write",
+                "network",
+                "environment",
+            ]
         }
     }
 }

@@ -117,6 +117,8 @@ fn unsigned(request: &RunRequest, limits: &Option<Limits>, never: Timestamp) -> 
         files: request.files.clone(),
         egress: request.egress.clone(),
         masks: request.masks.clone(),
+        image: request.image.clone(),
+        required_evidence: None,
         retry_safe: None,
         critical: None,
     }

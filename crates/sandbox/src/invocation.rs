@@ -26,6 +26,8 @@ pub struct Invocation {
     pub network: Network,
     /// Limits for the whole process tree.
     pub limits: Limits,
+    /// The image or template, for tiers that have one; the others refuse it.
+    pub image: Option<String>,
 }
 
 /// What to start.

@@ -341,6 +341,7 @@ fn probe_invocation() -> Invocation {
         },
         network: Network::Allow(Vec::new()),
         limits: Limits { wall_ms: Some(5000), ..Limits::danger_unlimited() },
+        image: None,
     }
 }
 

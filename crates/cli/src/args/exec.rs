@@ -64,6 +64,11 @@ pub(crate) struct Exec {
     /// Image or template, where the provider has them
     #[arg(long, value_name = "I")]
     pub(crate) image: Option<String>,
+    /// Weaker evidence to be content with, LEVEL:COMPONENT, bound in the receipt (can be repeated)
+    ///
+    /// LEVEL is reported, requested or unavailable; policy says how weak it may be.
+    #[arg(long = "accept-evidence", value_name = "E")]
+    pub(crate) accept_evidence: Vec<String>,
     /// How long it may take: 500ms, 30s, 5m, 1h
     #[arg(long, value_name = "D", value_parser = super::super::duration::parse)]
     pub(crate) timeout: Option<u64>,
@@ -125,6 +130,7 @@ impl Exec {
         Self {
             provider: None,
             image: None,
+            accept_evidence: Vec::new(),
             timeout: None,
             allow_hosts: Vec::new(),
             secrets: Vec::new(),

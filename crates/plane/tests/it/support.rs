@@ -76,6 +76,7 @@ pub(crate) fn judgment(decision: Decision, requirements: Vec<ApprovalRequirement
         limits: None,
         masks: Vec::new(),
         required_posture: Vec::new(),
+        evidence: Default::default(),
     }
 }
 

@@ -9,6 +9,7 @@ use super::RunRequest;
 use crate::validate::{At, Bound, Checker, Invalid};
 use crate::{CheckpointId, Host, Isolation, PoolName, RelPath, SecretName, json};
 
+const EVIDENCE: [&str; 4] = ["measured", "reported", "requested", "unavailable"];
 const DISCLOSURES: [&str; 5] = ["none", "metadata-only", "redacted", "minimal-context", "full"];
 
 impl RunRequest {
@@ -258,6 +259,15 @@ fn check_ours(checker: &mut Checker, at: &At<'_>, request: &Map<String, Value>) 
     }
     if let Some(masks) = request.get("masks") {
         texts(checker, &at.name("masks"), Some(masks), (10_000, 512));
+    }
+    if let Some(image) = request.get("image") {
+        checker.text(&at.name("image"), Some(image), 1..=512);
+    }
+    if let Some(accepted) = request.get("acceptEvidence") {
+        let at = at.name("acceptEvidence");
+        for (component, level) in checker.object(&at, Some(accepted)).into_iter().flatten() {
+            checker.one_of(&at.name(component), Some(level), &EVIDENCE);
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::signed::SignedBody;
 use crate::{Chain, ChainedEvent, Outcome, Sealer, json};
 
 /// Members that contracts may call critical and that are understood here.
-const CONTRACT_MEMBERS: [&str; 28] = [
+const CONTRACT_MEMBERS: [&str; 30] = [
     "version",
     "runId",
     "issuedAt",
@@ -47,6 +47,8 @@ const CONTRACT_MEMBERS: [&str; 28] = [
     "files",
     "egress",
     "masks",
+    "image",
+    "requiredEvidence",
     "retrySafe",
 ];
 

@@ -83,6 +83,7 @@ pub(crate) fn judgment(decision: Decision) -> Judgment {
         limits: None,
         masks: Vec::new(),
         required_posture: Vec::new(),
+        evidence: Default::default(),
     }
 }
 

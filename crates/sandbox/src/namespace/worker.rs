@@ -89,6 +89,7 @@ impl Namespace {
             files: worker.files,
             network: Network::Allow(Vec::new()),
             limits: worker.limits,
+            image: None,
         };
         let identity = self.identities.identity();
         let lowered = lower(&invocation, identity, System::Nothing);

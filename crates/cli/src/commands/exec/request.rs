@@ -9,7 +9,7 @@ use warrant_govern::keep::Mode;
 use warrant_govern::{Ask, Desk, find_program, plain_request, principal};
 use warrant_protocol::execution::{EnvSpec, ExecutionSpec};
 use warrant_protocol::request::{EgressRule, FileGrants, NetworkPolicy};
-use warrant_protocol::{Isolation, RelPath, RunRequest, SecretName};
+use warrant_protocol::{Evidence, Isolation, RelPath, RunRequest, SecretName};
 
 use crate::args::Exec;
 
@@ -26,7 +26,7 @@ impl Wish {
         desk: &Desk,
         isolation: Isolation,
     ) -> anyhow::Result<Self> {
-        if arguments.image.is_some() {
+        if arguments.image.is_some() && !isolation.is_remote() {
             bail!("--image: {isolation} has no images; leave it out");
         }
         let workspace = workspace(arguments.workspace.as_deref())?;
@@ -47,6 +47,8 @@ impl Wish {
             network: NetworkPolicy { default_deny: true, allow_hosts: hosts },
             files: file_grants(arguments)?,
             egress: (!egress.is_empty()).then_some(egress),
+            image: arguments.image.clone(),
+            accept_evidence: accepted_evidence(&arguments.accept_evidence)?,
             ..plain_request(who, &workspace, execution, isolation)
         };
         let ask = Ask {
@@ -109,6 +111,30 @@ fn hosts(given: &[String]) -> anyhow::Result<(Vec<warrant_protocol::Host>, Vec<E
         }
     }
     Ok((hosts, egress))
+}
+
+/// Reads `LEVEL:COMPONENT` pairs.
+fn accepted_evidence(given: &[String]) -> anyhow::Result<Option<BTreeMap<String, Evidence>>> {
+    let mut accepted = BTreeMap::new();
+    for text in given {
+        let (level, component) = text.split_once(':').with_context(|| {
+            format!("--accept-evidence {text}: write it as LEVEL:COMPONENT, requested:image_digest")
+        })?;
+        let level = match level {
+            "measured" => Evidence::Measured,
+            "reported" => Evidence::Reported,
+            "requested" => Evidence::Requested,
+            "unavailable" => Evidence::Unavailable,
+            _ => bail!(
+                "--accept-evidence {text}: the level is measured, reported, requested or unavailable"
+            ),
+        };
+        if component.is_empty() {
+            bail!("--accept-evidence {text}: the component is empty");
+        }
+        accepted.insert(component.to_owned(), level);
+    }
+    Ok((!accepted.is_empty()).then_some(accepted))
 }
 
 fn secret_names(given: &[String]) -> anyhow::Result<Vec<SecretName>> {
