@@ -50,6 +50,12 @@ impl Isolation {
         Self::VercelSandbox,
     ];
 
+    /// Returns whether programs of this tier run on somebody else's machine.
+    #[must_use]
+    pub const fn is_remote(self) -> bool {
+        matches!(self, Self::Opensandbox | Self::E2b | Self::Daytona | Self::VercelSandbox)
+    }
+
     /// Returns the name used on the wire and on the command line.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

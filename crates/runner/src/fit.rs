@@ -16,7 +16,7 @@ use warrant_protocol::{
     ContractBody, Event, Isolation, Limits, Outcome, Posture, Preimage, PreimageInputs, SecretName,
 };
 use warrant_sandbox::{
-    Backend, Command, EnvValue, EnvVar, Files, Invocation, Network, Plan, Shell, Stdin, TtySize,
+    Backend, Cancel, Command, EnvValue, EnvVar, Files, Invocation, Network, Plan, Shell, Stdin, TtySize,
     WorkspaceAccess,
 };
 
@@ -105,31 +105,50 @@ pub(crate) fn invocation(
     }
 }
 
-/// Has the backend make its plan, and binds what will be applied.
-pub(crate) fn make_plan(
-    journal: &mut Journal<'_>,
-    backend: &dyn Backend,
-    invocation: Invocation,
-    posture: &Posture,
-) -> Result<Plan, Halt> {
-    let limits = warrant_protocol::json::to_value(&invocation.limits);
-    let egress = match &invocation.network {
-        Network::Allow(rules) => serde_json::json!({ "allow": rules }),
-        Network::DangerEverything => serde_json::json!({ "allow": "everything" }),
-    };
-    let plan = backend.prepare(invocation)?;
-    let artifact = |name: &str| plan.artifact.get(name).cloned();
-    let inputs = PreimageInputs {
-        mounts: artifact("mounts").unwrap_or_else(|| serde_json::json!([])),
-        egress_policy: egress,
-        resource_limits: limits.map_err(|error| Halt::internal(error.to_string()))?,
-        sandbox_spec: plan.artifact.clone(),
-    };
-    let image = artifact("image_digest").and_then(|image| image.as_str().map(str::to_owned));
-    let image = image.unwrap_or_else(|| "none".to_owned());
-    let preimage = Preimage::of(posture.provider_version.clone(), image, inputs);
-    journal.record(&Event::PreimageBound { preimage })?;
-    Ok(plan)
+/// A plan, and what its backend may have built for it: given up when this is dropped.
+pub(crate) struct Fitted<'a> {
+    backend: &'a dyn Backend,
+    pub(crate) plan: Plan,
+}
+
+impl<'a> Fitted<'a> {
+    /// Has the backend make its plan.
+    pub(crate) fn new(backend: &'a dyn Backend, invocation: Invocation) -> Result<Self, Halt> {
+        Ok(Self { backend, plan: backend.prepare(invocation)? })
+    }
+
+    /// Has the backend build what it can before the program, and returns what that holds.
+    pub(crate) fn ready(&mut self, cancel: &Cancel) -> Result<Posture, Halt> {
+        Ok(self.backend.ready(&mut self.plan, cancel)?)
+    }
+
+    /// Binds what will be applied.
+    pub(crate) fn bind(&self, journal: &mut Journal<'_>, posture: &Posture) -> Result<(), Halt> {
+        let Invocation { limits, network, .. } = &self.plan.invocation;
+        let artifact = |name: &str| self.plan.artifact.get(name).cloned();
+        let egress = || match network {
+            Network::Allow(rules) => serde_json::json!({ "allow": rules }),
+            Network::DangerEverything => serde_json::json!({ "allow": "everything" }),
+        };
+        let limits = warrant_protocol::json::to_value(limits);
+        let limits = limits.map_err(|error| Halt::internal(error.to_string()))?;
+        let inputs = PreimageInputs {
+            mounts: artifact("mounts").unwrap_or_else(|| serde_json::json!([])),
+            egress_policy: artifact("egress_policy").unwrap_or_else(egress),
+            resource_limits: artifact("resource_limits").unwrap_or(limits),
+            sandbox_spec: self.plan.artifact.clone(),
+        };
+        let image = artifact("image_digest").and_then(|image| image.as_str().map(str::to_owned));
+        let image = image.unwrap_or_else(|| "none".to_owned());
+        let preimage = Preimage::of(posture.provider_version.clone(), image, inputs);
+        Ok(journal.record(&Event::PreimageBound { preimage })?)
+    }
+}
+
+impl Drop for Fitted<'_> {
+    fn drop(&mut self) {
+        self.backend.release(&self.plan);
+    }
 }
 
 /// Puts the released values where the plan has the names.

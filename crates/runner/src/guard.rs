@@ -38,6 +38,14 @@ impl Trial {
     pub(crate) const fn of(contract: &ContractBody) -> Self {
         if contract.secrets.is_empty() { Self::Recent } else { Self::Fresh }
     }
+
+    /// Returns what a backend holds by such a trial.
+    pub(crate) fn posture(self, backend: &dyn Backend) -> Posture {
+        match self {
+            Self::Recent => backend.probe(),
+            Self::Fresh => backend.probe_afresh(),
+        }
+    }
 }
 
 /// Our own request is no evidence.
@@ -59,17 +67,13 @@ pub(crate) fn choose_backend<'a>(
     }
 }
 
-/// Probes the backend, records what it holds, and refuses if that is not enough.
+/// Records what a backend holds, and refuses if that is not enough.
 pub(crate) fn check_posture(
     journal: &mut Journal<'_>,
-    (backend, trial): (&dyn Backend, Trial),
+    posture: Posture,
     demands: &Demands,
     pins: &[VersionPins],
 ) -> Result<Posture, Halt> {
-    let posture = match trial {
-        Trial::Recent => backend.probe(),
-        Trial::Fresh => backend.probe_afresh(),
-    };
     let checked = Event::PreflightChecked {
         limits_enforced: demands.limits_held(&posture),
         evidence_accepted: demands.evidence(&posture),

@@ -67,7 +67,8 @@ impl From<Refusal> for Halt {
 
 impl From<BoundaryError> for Halt {
     fn from(error: BoundaryError) -> Self {
-        Self::internal(format!("SANDBOX_RUN_FAILED: the boundary failed at {}", error.step))
+        let BoundaryError { step, cause } = error;
+        Self::internal(format!("SANDBOX_RUN_FAILED: the boundary failed at {step}: {cause}"))
     }
 }
 

@@ -177,8 +177,13 @@ fn walk(
     let limits = fit::limits_of(contract, &execution, visit);
     let demands = Demands::of(contract, &limits);
     let backend = guard::choose_backend(surroundings.backends, contract.isolation_or_default())?;
+    let check = |journal: &mut Journal<'_>, posture| {
+        guard::check_posture(journal, posture, &demands, surroundings.pins)
+    };
+    // A boundary on somebody else's machine can only be looked at once it was asked for.
+    let is_remote = backend.isolation().is_remote();
     let trial = guard::Trial::of(contract);
-    let posture = guard::check_posture(journal, (backend, trial), &demands, surroundings.pins)?;
+    let probed = if is_remote { None } else { Some(check(journal, trial.posture(backend))?) };
     let site = Site::open(surroundings, (visit, lease), journal)?;
     let place = fit::Place {
         workspace: site.path(),
@@ -193,9 +198,17 @@ fn walk(
         // No path of the program is one of ours; what it was not given does not exist inside.
         false => invocation,
     };
-    let mut plan = fit::make_plan(journal, backend, invocation, &posture)?;
-    *redactor = start(surroundings, lease, journal, &mut plan)?;
-    let (report, taken) = work(surroundings, lease, backend, (&plan, redactor))?;
+    let mut fitted = fit::Fitted::new(backend, invocation)?;
+    let posture = match probed {
+        Some(posture) => posture,
+        None => check(journal, fitted.ready(surroundings.cancel)?)?,
+    };
+    fitted.bind(journal, &posture)?;
+    *redactor = start(surroundings, lease, journal, &mut fitted.plan)?;
+    let (report, taken) = work(surroundings, lease, backend, (&fitted.plan, redactor))?;
+    if report.outcome == Outcome::PostureRefused {
+        return Err(refused_at_last(journal, &demands, &report)?);
+    }
     record_work(journal, &execution, &report, &taken)?;
     let not_packed =
         site.pack(surroundings, (lease, journal), (report.upper.as_ref(), redactor))?;
@@ -255,6 +268,21 @@ fn record_work(
     journal.record(&Event::CommandExecuted { argv_hash: execution.hash(), exit_code })?;
     journal.record(&Event::OutputRecorded { stdout: taken.stdout, stderr: taken.stderr })?;
     Ok(())
+}
+
+/// The boundary changed between the guard and the start, so the program was not started.
+fn refused_at_last(
+    journal: &mut Journal<'_>,
+    demands: &Demands,
+    report: &RunReport,
+) -> Result<Halt, Halt> {
+    let mut lacking = demands.lacking(&report.posture);
+    if lacking.is_empty() {
+        lacking.push("unchanged".to_owned());
+    }
+    let message = format!("the boundary changed before the start: {}", lacking.join(", "));
+    journal.record(&Event::PostureRefused { lacking })?;
+    Ok(Halt::new(Outcome::PostureRefused, FailureClass::AttestationFailed, message))
 }
 
 /// What was enforced while the program ran is what counts; a boundary that gave way is a failure.

@@ -18,6 +18,8 @@ pub mod namespace;
 mod pipes;
 pub mod port;
 pub mod process;
+#[cfg(feature = "remote")]
+pub mod remote;
 mod started;
 mod streams;
 mod supervise;
@@ -36,3 +38,5 @@ pub use port::{
     Backend, BoundaryError, NetworkDecision, Plan, Refusal, RunReport, Sink, Stream, StreamDigest,
 };
 pub use process::Process;
+#[cfg(feature = "remote")]
+pub use remote::Remote;

@@ -39,6 +39,24 @@ pub trait Backend: Send + Sync {
     /// A [`Refusal`] when this backend cannot give what the invocation asks for.
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal>;
 
+    /// Builds what can be built before the program and its secrets are here, writes into the plan
+    /// what was built, and returns what it holds. [`Backend::run`] uses it; until then
+    /// [`Backend::release`] gives it up.
+    ///
+    /// Most boundaries are built within the run: for them this is the probe.
+    ///
+    /// # Errors
+    /// A [`Refusal`] when it could not be built; then nothing is left of it.
+    fn ready(&self, plan: &mut Plan, cancel: &Cancel) -> Result<Posture, Refusal> {
+        let _ = (plan, cancel);
+        Ok(self.probe())
+    }
+
+    /// Gives up what [`Backend::ready`] built for a plan that will not run. Harmless otherwise.
+    fn release(&self, plan: &Plan) {
+        let _ = plan;
+    }
+
     /// Builds the boundary, runs the program to its end and the end of its whole tree.
     ///
     /// # Errors

@@ -22,6 +22,8 @@ mod mock;
 mod namespace;
 mod network;
 mod places;
+#[cfg(feature = "remote")]
+mod remote;
 mod streams;
 mod supervisor;
 mod tools;

@@ -1,0 +1,625 @@
+//! The remote providers: one backend over whatever an adapter speaks to.
+//!
+//! [`Backend::ready`] asks for a sandbox, reads back what it is and looks around inside, before
+//! any secret is released. [`Backend::run`] stages the workspace, reads the sandbox back once
+//! more, and only if it is still the same starts the program, once. The sandbox is deleted
+//! whatever happens; what a crash leaves is found again by its labels.
+
+mod adapter;
+mod answer;
+mod archive;
+mod daytona;
+mod drive;
+mod e2b;
+mod inside;
+mod opensandbox;
+mod posture;
+mod records;
+mod session;
+pub mod settings;
+mod staging;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use warrant_protocol::{Isolation, LimitKind, Limits, Outcome, Posture};
+
+pub use settings::{NotConfigured, ProviderConfig, Surroundings};
+
+use crate::{
+    Backend, BoundaryError, Cancel, EnvValue, Files, Invocation, Network, Plan, Refusal, RunReport,
+    Sink, Stdin, WorkspaceAccess,
+};
+use adapter::{Adapter, Fidelity, NotStarted, Observed, Spec, Start, Told};
+use drive::{Driven, Feed, Watch, drive, without_output};
+use inside::{Look, Source, WORKSPACE, program_line};
+use posture::{Findings, pinned_digest};
+use session::{Session, SessionError};
+use settings::Account;
+use staging::Staged;
+use wire::{Wire, WireError};
+
+/// A destination that is denied everywhere and would answer if it were not.
+const CANARY: &str = "1.1.1.1:80";
+/// How much longer than its program a sandbox lives if nobody deletes it.
+const AFTERLIFE: Duration = Duration::from_secs(180);
+/// The longest a sandbox is asked to live.
+const LONGEST_LIFE: Duration = Duration::from_secs(3600);
+
+/// Runs programs in the sandboxes of one provider.
+#[derive(Debug)]
+pub struct Remote {
+    adapter: Arc<dyn Adapter>,
+    account: Account,
+    around: Arc<Surroundings>,
+    /// Sandboxes that are ready and wait for their program, by session.
+    waiting: Mutex<BTreeMap<String, Readied>>,
+    /// Directories of what came back, gone with this backend.
+    uppers: Mutex<Vec<PathBuf>>,
+}
+
+/// A sandbox that was looked at.
+#[derive(Debug)]
+struct Readied {
+    session: Session,
+    observed: Observed,
+    look: Look,
+}
+
+impl Remote {
+    /// Returns the backend of a provider; nothing is asked of it yet.
+    ///
+    /// # Errors
+    /// [`NotConfigured`] when a key is missing or an address makes no sense.
+    pub fn open(isolation: Isolation, around: Surroundings) -> Result<Self, NotConfigured> {
+        let account = Account::read(isolation, &around)?;
+        let adapter: Arc<dyn Adapter> = match isolation {
+            Isolation::E2b => Arc::new(e2b::E2b::new(account.clone())),
+            Isolation::Daytona => Arc::new(daytona::Daytona::new(account.clone())),
+            Isolation::Opensandbox => Arc::new(opensandbox::OpenSandbox::new(account.clone())),
+            other => return Err(NotConfigured::NotRemote(other)),
+        };
+        Ok(Self {
+            adapter,
+            account,
+            around: Arc::new(around),
+            waiting: Mutex::new(BTreeMap::new()),
+            uppers: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// Deletes the sandboxes of this home that no living process holds; returns their names.
+    ///
+    /// # Errors
+    /// What the provider said when it could not be asked.
+    pub fn reap(&self) -> io::Result<Vec<String>> {
+        let wire = Wire::open(self.account.patience)?;
+        session::reap(&*self.adapter, &wire, &self.around).map_err(io::Error::other)
+    }
+
+    /// Reaps only when a session of this home was left behind.
+    fn reap_abandoned(&self) {
+        let records = self.around.records(self.adapter.isolation());
+        if records::abandoned(&records).is_ok_and(|left| !left.is_empty()) {
+            // What cannot be reaped now keeps its record and is tried again.
+            let _ = self.reap();
+        }
+    }
+
+    fn spec(&self, invocation: &Invocation) -> Result<Spec, Refusal> {
+        let image = invocation.image.as_deref().or(self.adapter.default_image());
+        let Some(image) = image else {
+            return Err(denied("this provider needs an image; name one with --image".to_owned()));
+        };
+        let wall = invocation.limits.wall_ms.map_or(LONGEST_LIFE, Duration::from_millis);
+        let random = (self.around.random)().map_err(|error| Refusal {
+            code: "SANDBOX_PREPARE_FAILED",
+            message: format!("no randomness: {error}"),
+        })?;
+        Ok(Spec {
+            image: image.to_owned(),
+            network: invocation.network.clone(),
+            memory_bytes: invocation.limits.memory_bytes,
+            lifetime: (wall + AFTERLIFE).min(LONGEST_LIFE),
+            home: self.around.home.clone(),
+            session: format!("{:032x}", u128::from_be_bytes(random)),
+        })
+    }
+
+    fn canary(&self) -> &str {
+        let named = self.account.config.canary.as_deref();
+        named.or(self.account.variable("WARRANT_EGRESS_CANARY")).unwrap_or(CANARY)
+    }
+
+    /// Asks for a sandbox and finds out what it is.
+    fn build(&self, spec: Spec, cancel: Option<&Cancel>) -> Result<Readied, SessionError> {
+        self.reap_abandoned();
+        let with = (Arc::clone(&self.adapter), Arc::clone(&self.around));
+        let is_open = spec.network == Network::DangerEverything;
+        let session = Session::open(with, spec, self.account.patience, cancel)?;
+        let observed = session.observe()?;
+        let canary = (!is_open).then(|| self.canary());
+        let look = session.look(canary)?;
+        Ok(Readied { session, observed, look })
+    }
+
+    fn posture_of(&self, spec: &Spec, observed: &Observed, look: Option<&Look>) -> Posture {
+        let is_known_version = match &observed.version {
+            Told::Is(version) => self.account.knows(version),
+            Told::Nothing => false,
+        };
+        posture::posture(&Findings {
+            isolation: self.adapter.isolation(),
+            spec,
+            observed,
+            look,
+            is_known_version,
+        })
+    }
+
+    fn work(
+        &self,
+        readied: &mut Readied,
+        plan: &Plan,
+        (sink, cancel): (&dyn Sink, &Cancel),
+    ) -> Result<(Driven, Posture, Option<Staged>), SessionError> {
+        let invocation = &plan.invocation;
+        readied.session.watch(cancel);
+        let session = &readied.session;
+        let files = &invocation.files;
+        let (entries, staged) = staging::collect(&files.workspace, &files.masks)?;
+        session.send(&entries)?;
+        let source = self.stage_input(session, invocation, cancel)?;
+        // Policies change at run time: what is bound is what is read right before the start.
+        let again = session.observe()?;
+        let now = self.posture_of(&session.spec, &again, Some(&readied.look));
+        if again != readied.observed {
+            return Ok((without_output(Outcome::PostureRefused), now, None));
+        }
+        if cancel.is_cancelled() {
+            return Ok((without_output(Outcome::Cancelled), now, None));
+        }
+        let start = Start {
+            line: program_line((&invocation.command, &invocation.env), &directory(invocation), source),
+            env: revealed(invocation),
+            timeout: start_timeout(&invocation.limits),
+            has_input: source == Source::Streamed,
+        };
+        let driven = self.listen(session, &start, invocation, (sink, cancel))?;
+        // What was opened while the program ran shows in the report.
+        let now = match session.observe() {
+            Ok(after) => self.posture_of(&session.spec, &after, Some(&readied.look)),
+            Err(_) => now,
+        };
+        Ok((driven, now, Some(staged)))
+    }
+
+    fn stage_input(
+        &self,
+        session: &Session,
+        invocation: &Invocation,
+        cancel: &Cancel,
+    ) -> Result<Source, SessionError> {
+        if matches!(invocation.stdin, Stdin::Empty) {
+            return Ok(Source::Nothing);
+        }
+        if self.adapter.takes_input() {
+            return Ok(Source::Streamed);
+        }
+        let Some(bytes) = drive::whole_input(&invocation.stdin, cancel)? else {
+            return Ok(Source::Nothing);
+        };
+        session.put(inside::INPUT, &bytes)?;
+        Ok(Source::File)
+    }
+
+    /// Starts the program, once, and listens to it.
+    fn listen(
+        &self,
+        session: &Session,
+        start: &Start,
+        invocation: &Invocation,
+        (sink, cancel): (&dyn Sink, &Cancel),
+    ) -> Result<Driven, SessionError> {
+        let mut running = match self.adapter.start(session.wire(), &session.handle, start) {
+            Ok(running) => running,
+            Err(NotStarted::Refused(error)) => return Err(error.into()),
+            // It may run: nobody will see how it ends, and nobody starts it again.
+            Err(NotStarted::Ambiguous) => {
+                let outcome =
+                    if cancel.is_cancelled() { Outcome::Cancelled } else { Outcome::Unobserved };
+                return Ok(without_output(outcome));
+            }
+        };
+        let feed =
+            if start.has_input { Feed::streamed(&invocation.stdin) } else { Feed::Done };
+        let watch = Watch { limits: &invocation.limits, sink, cancel };
+        drive(session.wire(), &mut *running, feed, watch).map_err(|code| SessionError::Step {
+            what: "starting the program",
+            why: format!("the provider refused: {code}"),
+        })
+    }
+
+    /// Takes back what the program changed.
+    fn take_back(
+        &self,
+        session: &Session,
+        staged: &Staged,
+        files: &Files,
+    ) -> Result<Option<std::os::fd::OwnedFd>, SessionError> {
+        let differences = staged.compare(session.take_back()?);
+        match files.access {
+            WorkspaceAccess::ReadOnly => Ok(None),
+            WorkspaceAccess::Direct => {
+                staging::apply(&files.workspace, &differences)?;
+                Ok(None)
+            }
+            WorkspaceAccess::Overlay => {
+                let name = format!("upper-{}-{}", std::process::id(), session.spec.session);
+                let folder = session.around().scratch.join("remote");
+                let (path, upper) = staging::fresh_directory(&folder, &name)?;
+                self.uppers.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+                staging::write_upper(&upper, staged, &differences)?;
+                Ok(Some(upper))
+            }
+        }
+    }
+
+    fn take_waiting(&self, plan: &Plan) -> Option<Readied> {
+        let session = plan.artifact.pointer("/sandbox/session")?.as_str()?;
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(session)
+    }
+}
+
+impl Backend for Remote {
+    fn isolation(&self) -> Isolation {
+        self.adapter.isolation()
+    }
+
+    /// Asks for a sandbox that may reach nothing, looks at it and deletes it.
+    fn probe(&self) -> Posture {
+        let invocation = probe_invocation();
+        let built = self
+            .spec(&invocation)
+            .map_err(|refusal| refusal.message)
+            .and_then(|spec| self.build(spec, None).map_err(|error| describe(&error)));
+        match built {
+            Ok(readied) => {
+                self.posture_of(&readied.session.spec, &readied.observed, Some(&readied.look))
+            }
+            Err(why) => unavailable(self.isolation(), &why),
+        }
+    }
+
+    fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
+        check(&invocation)?;
+        let spec = self.spec(&invocation)?;
+        let network = self.adapter.lower_network(&invocation.network)?;
+        let names = invocation.env.iter().map(|variable| match &variable.value {
+            EnvValue::Plain(value) => json!({ "name": variable.name, "value": value }),
+            EnvValue::Secret { name, .. } => json!({ "name": variable.name, "secret": name }),
+        });
+        let artifact = json!({
+            "provider": self.isolation(),
+            "endpoint": self.adapter.endpoint(),
+            "image": spec.image,
+            "image_digest": pinned_digest(&spec.image).unwrap_or("unknown"),
+            "command": { "argv": inside::words(&invocation.command), "cwd": directory(&invocation) },
+            "environment": names.collect::<Vec<_>>(),
+            "workspace": {
+                "path": WORKSPACE,
+                "access": match invocation.files.access {
+                    WorkspaceAccess::ReadOnly => "read-only",
+                    WorkspaceAccess::Overlay => "overlay",
+                    WorkspaceAccess::Direct => "direct",
+                },
+                "masks": invocation.files.masks,
+            },
+            "mounts": [],
+            "network": network,
+            "limits": serde_json::to_value(&invocation.limits).unwrap_or(Value::Null),
+            "streams": "separate",
+            "fidelity": match self.adapter.fidelity() {
+                Fidelity::Bytes => "bytes",
+                Fidelity::Lines => "lines",
+            },
+        });
+        Ok(Plan { isolation: self.isolation(), invocation, artifact })
+    }
+
+    fn ready(&self, plan: &mut Plan, cancel: &Cancel) -> Result<Posture, Refusal> {
+        let spec = self.spec(&plan.invocation)?;
+        let readied = self.build(spec, Some(cancel)).map_err(|error| Refusal {
+            code: "SANDBOX_PROVIDER_UNAVAILABLE",
+            message: describe(&error),
+        })?;
+        let spec = &readied.session.spec;
+        let posture = self.posture_of(spec, &readied.observed, Some(&readied.look));
+        bind(&mut plan.artifact, &readied);
+        let session = spec.session.clone();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(session, readied);
+        Ok(posture)
+    }
+
+    fn release(&self, plan: &Plan) {
+        drop(self.take_waiting(plan));
+    }
+
+    fn run(
+        &self,
+        plan: &Plan,
+        sink: &dyn Sink,
+        cancel: &Cancel,
+    ) -> Result<RunReport, BoundaryError> {
+        let mut readied = match self.take_waiting(plan) {
+            Some(readied) => readied,
+            None => {
+                let spec = self.spec(&plan.invocation).map_err(|refusal| {
+                    boundary("asking for a sandbox", refusal.to_string())
+                })?;
+                match self.build(spec, Some(cancel)) {
+                    Ok(readied) => readied,
+                    Err(SessionError::Wire(WireError::Cancelled { .. })) => {
+                        return Ok(self.report(without_output(Outcome::Cancelled), None, None));
+                    }
+                    Err(error) => return Err(boundary("building the sandbox", describe(&error))),
+                }
+            }
+        };
+        let (driven, posture, staged) = match self.work(&mut readied, plan, (sink, cancel)) {
+            Ok(worked) => worked,
+            Err(SessionError::Wire(WireError::Cancelled { .. })) => {
+                return Ok(self.report(without_output(Outcome::Cancelled), None, None));
+            }
+            Err(error) => return Err(boundary("preparing the sandbox", describe(&error))),
+        };
+        let has_ended =
+            matches!(driven.outcome, Outcome::Exited { .. } | Outcome::Signaled { .. });
+        let upper = match staged.filter(|_| has_ended) {
+            None => None,
+            Some(staged) => {
+                let files = &plan.invocation.files;
+                let taken = self.take_back(&readied.session, &staged, files);
+                taken.map_err(|error| boundary("taking the workspace back", describe(&error)))?
+            }
+        };
+        readied.session.close();
+        Ok(self.report(driven, Some(posture), upper))
+    }
+}
+
+impl Remote {
+    fn report(
+        &self,
+        driven: Driven,
+        posture: Option<Posture>,
+        upper: Option<std::os::fd::OwnedFd>,
+    ) -> RunReport {
+        let Driven { outcome, usage, stdout, stderr } = driven;
+        let nothing = || unavailable(self.isolation(), "the run was stopped before it was read");
+        let posture = posture.unwrap_or_else(nothing);
+        RunReport { outcome, usage, stdout, stderr, posture, upper }
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let uppers = self.uppers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for upper in uppers {
+            // What stays lies in our own scratch directory.
+            let _ = std::fs::remove_dir_all(upper);
+        }
+    }
+}
+
+/// Writes what was found into the plan, so that the receipt binds it.
+fn bind(artifact: &mut Value, readied: &Readied) {
+    let Value::Object(members) = artifact else { return };
+    let Readied { session, observed, look } = readied;
+    let told = |told: &Told<String>| match told {
+        Told::Is(text) => json!(text),
+        Told::Nothing => Value::Null,
+    };
+    let number = |told: &Told<u64>| match told {
+        Told::Is(number) => json!(number),
+        Told::Nothing => Value::Null,
+    };
+    let egress = match &observed.egress {
+        Told::Is(egress) => json!({ "applied": egress.rules, "mechanism": egress.mechanism }),
+        Told::Nothing => json!({ "applied": "unknown" }),
+    };
+    let limits = members.get("limits").cloned().unwrap_or(Value::Null);
+    let sandbox = json!({
+        "id": session.handle.id,
+        "session": session.spec.session,
+        "home": session.spec.home,
+        "image": told(&observed.image),
+        "class": told(&observed.class),
+    });
+    members.insert("sandbox".to_owned(), sandbox);
+    if let Told::Is(digest) = &observed.image_digest {
+        members.insert("image_digest".to_owned(), json!(digest));
+    }
+    let rules = json!({ "requested": members.get("network"), "readBack": egress });
+    members.insert("egress_policy".to_owned(), rules);
+    let mounts = match &observed.mounts {
+        Told::Is(mounts) => mounts.clone(),
+        Told::Nothing => json!([]),
+    };
+    members.insert("mounts".to_owned(), mounts);
+    let limits = json!({
+        "requested": limits,
+        "readBack": {
+            "memoryBytes": number(&observed.memory_bytes),
+            "diskBytes": number(&observed.disk_bytes),
+            "cpuMilli": number(&observed.cpu_milli),
+        },
+        "insideMemoryBytes": look.memory_bytes,
+    });
+    members.insert("resource_limits".to_owned(), limits);
+}
+
+/// Refuses what no provider can give.
+fn check(invocation: &Invocation) -> Result<(), Refusal> {
+    let files = &invocation.files;
+    if files.access == WorkspaceAccess::ReadOnly {
+        let message = "a provider cannot keep a workspace from being written".to_owned();
+        return Err(denied(message));
+    }
+    if !files.read_roots.is_empty() || !files.write_roots.is_empty() {
+        let message = "further directories of this machine do not exist at a provider".to_owned();
+        return Err(denied(message));
+    }
+    if invocation.tty.is_some() {
+        return Err(denied("a provider gives no terminal here; leave --tty out".to_owned()));
+    }
+    if !invocation.cwd.starts_with(&files.workspace) {
+        return Err(denied("the directory to start in is outside the workspace".to_owned()));
+    }
+    let has_bad_name = invocation.env.iter().any(|variable| !is_variable(&variable.name));
+    let words = inside::words(&invocation.command);
+    if has_bad_name || words.iter().any(|word| word.contains('\0')) {
+        return Err(denied("a name or word that no shell can carry".to_owned()));
+    }
+    if words.first().is_none_or(String::is_empty) {
+        return Err(denied("the program's name is empty".to_owned()));
+    }
+    Ok(())
+}
+
+fn is_variable(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    let first = bytes.next();
+    first.is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Refuses rules that are more than names: providers filter names on ports 80 and 443 only.
+fn names_only(hosts: &[String]) -> Result<(), Refusal> {
+    for host in hosts {
+        if let Some((_, port)) = host.rsplit_once(':')
+            && !matches!(port, "80" | "443")
+        {
+            return Err(denied(format!("{host}: this provider has no rules with ports")));
+        }
+    }
+    Ok(())
+}
+
+fn host_only(hosts: &[String]) -> Vec<String> {
+    let name = |host: &String| host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name).to_owned();
+    let mut names: Vec<String> = hosts.iter().map(name).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Returns the number of a signal as Go spells it.
+fn signal_number(name: &str) -> Option<u8> {
+    let name = name.split(" (").next().unwrap_or(name);
+    Some(match name {
+        "hangup" => 1,
+        "interrupt" => 2,
+        "quit" => 3,
+        "illegal instruction" => 4,
+        "trace/breakpoint trap" => 5,
+        "aborted" => 6,
+        "bus error" => 7,
+        "floating point exception" => 8,
+        "killed" => 9,
+        "user defined signal 1" => 10,
+        "segmentation fault" => 11,
+        "user defined signal 2" => 12,
+        "broken pipe" => 13,
+        "alarm clock" => 14,
+        "terminated" => 15,
+        "CPU time limit exceeded" => 24,
+        "file size limit exceeded" => 25,
+        other => other.strip_prefix("signal ")?.parse().ok()?,
+    })
+}
+
+fn directory(invocation: &Invocation) -> String {
+    let below = invocation.cwd.strip_prefix(&invocation.files.workspace).unwrap_or(Path::new(""));
+    let below = below.to_string_lossy();
+    if below.is_empty() { WORKSPACE.to_owned() } else { format!("{WORKSPACE}/{below}") }
+}
+
+fn revealed(invocation: &Invocation) -> Vec<(String, String)> {
+    let variables = invocation.env.iter();
+    variables
+        .map(|variable| (variable.name.clone(), variable.value.reveal().to_owned()))
+        .collect()
+}
+
+/// The provider's own clock strikes a little after ours.
+fn start_timeout(limits: &Limits) -> Duration {
+    let wall = limits.of(LimitKind::Wall).map_or(LONGEST_LIFE, Duration::from_millis);
+    wall.min(LONGEST_LIFE) + Duration::from_secs(10)
+}
+
+fn probe_invocation() -> Invocation {
+    Invocation {
+        command: crate::Command::Argv { program: "true".to_owned(), args: Vec::new() },
+        cwd: PathBuf::from("/"),
+        env: Vec::new(),
+        stdin: Stdin::Empty,
+        tty: None,
+        files: Files {
+            workspace: PathBuf::from("/"),
+            access: WorkspaceAccess::Overlay,
+            read_roots: Vec::new(),
+            write_roots: Vec::new(),
+            masks: Vec::new(),
+        },
+        network: Network::Allow(Vec::new()),
+        limits: Limits { wall_ms: Some(60_000), ..Limits::danger_unlimited() },
+        image: None,
+    }
+}
+
+/// The posture of a provider of which nothing could be found out.
+fn unavailable(isolation: Isolation, why: &str) -> Posture {
+    use warrant_protocol::{Component, Enforcement, Evidence};
+    let names = [
+        "provider_version", "image_digest", "egress_policy", "mounts", "files.read", "files.write",
+        "files.masks", "network", "network.names", "processes.namespace", "processes.kill",
+        "syscalls", "privileges", "ipc", "environment",
+    ];
+    let limits = LimitKind::ALL.into_iter().map(|kind| format!("limits.{}", kind.as_str()));
+    let names = names.into_iter().map(str::to_owned).chain(limits);
+    let component = Component {
+        enforcement: Enforcement::Unknown,
+        evidence: Evidence::Unavailable,
+        source: "the provider".to_owned(),
+        detail: Some(why.to_owned()),
+    };
+    Posture {
+        isolation,
+        provider_version: "unknown".to_owned(),
+        components: names.map(|name| (name, component.clone())).collect(),
+    }
+}
+
+fn denied(message: String) -> Refusal {
+    Refusal { code: "SANDBOX_DENIED", message }
+}
+
+fn describe(error: &SessionError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
+}
+
+fn boundary(step: &'static str, why: String) -> BoundaryError {
+    BoundaryError { step, cause: io::Error::other(why) }
+}

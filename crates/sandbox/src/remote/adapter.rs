@@ -1,0 +1,251 @@
+//! What every provider's client can do; one folder per provider speaks its true wire.
+//!
+//! An adapter only translates. Deadlines, limits, staging, evidence and clean-up are the same for
+//! all and live beside it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use warrant_protocol::Isolation;
+
+use super::wire::{Wire, WireError};
+use crate::{Network, Refusal, Stream};
+
+/// The label that names the home a sandbox belongs to.
+pub(crate) const HOME_LABEL: &str = "warrant-home";
+/// The label that names the session a sandbox was made for; the receipt binds it.
+pub(crate) const SESSION_LABEL: &str = "warrant-session";
+
+/// What a sandbox is asked to be. It holds no secret, for providers keep what they are told.
+#[derive(Debug, Clone)]
+pub(crate) struct Spec {
+    /// The image or template.
+    pub(crate) image: String,
+    /// What may be reached.
+    pub(crate) network: Network,
+    /// The largest memory in bytes, if it is limited.
+    pub(crate) memory_bytes: Option<u64>,
+    /// How long the sandbox lives if nobody deletes it.
+    pub(crate) lifetime: Duration,
+    /// The home it belongs to.
+    pub(crate) home: String,
+    /// The session it is made for.
+    pub(crate) session: String,
+}
+
+impl Spec {
+    /// Returns the labels by which orphans are found.
+    pub(crate) fn labels(&self) -> Value {
+        json!({ HOME_LABEL: self.home, SESSION_LABEL: self.session })
+    }
+
+    /// Returns the hosts that may be reached; none means everything may.
+    pub(crate) fn hosts(&self) -> Option<&[String]> {
+        match &self.network {
+            Network::Allow(hosts) => Some(hosts),
+            Network::DangerEverything => None,
+        }
+    }
+}
+
+/// A sandbox that exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Handle {
+    /// The provider's name for it.
+    pub(crate) id: String,
+    /// Where its own services answer.
+    pub(crate) base: String,
+    /// What its own services want to see.
+    pub(crate) headers: Vec<(String, String)>,
+}
+
+/// Something a provider tells, or does not.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Told<T> {
+    /// It says so.
+    Is(T),
+    /// It does not say.
+    Nothing,
+}
+
+/// What a provider says about a sandbox. Two readings of an unchanged sandbox are equal.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Observed {
+    /// The version of what enforces.
+    pub(crate) version: Told<String>,
+    /// Where the version was asked.
+    pub(crate) version_source: String,
+    /// What it says the image is.
+    pub(crate) image: Told<String>,
+    /// The digest it says the image has; no provider does today.
+    pub(crate) image_digest: Told<String>,
+    /// The rules it says are applied.
+    pub(crate) egress: Told<Egress>,
+    /// Further volumes it says are mounted.
+    pub(crate) mounts: Told<Value>,
+    /// Memory in bytes.
+    pub(crate) memory_bytes: Told<u64>,
+    /// Disk in bytes.
+    pub(crate) disk_bytes: Told<u64>,
+    /// Processors, in thousandths.
+    pub(crate) cpu_milli: Told<u64>,
+    /// What kind of boundary it says it is.
+    pub(crate) class: Told<String>,
+    /// The session label it carries.
+    pub(crate) session: Told<String>,
+    /// Where all this was read.
+    pub(crate) source: String,
+}
+
+/// The egress rules a provider says it applies.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Egress {
+    /// As it tells them.
+    pub(crate) rules: Value,
+    /// Whether they are the ones that were asked for.
+    pub(crate) matches: bool,
+    /// How they are enforced, where it tells.
+    pub(crate) mechanism: Option<String>,
+    /// Why that mechanism is not enough, if it is not.
+    pub(crate) weakness: Option<String>,
+}
+
+/// One program to start.
+#[derive(Debug, Clone)]
+pub(crate) struct Start {
+    /// A line for the shell.
+    pub(crate) line: String,
+    /// Its variables, secrets included.
+    pub(crate) env: Vec<(String, String)>,
+    /// How long the provider should let it run; ours is the deadline that counts.
+    pub(crate) timeout: Duration,
+    /// Whether it gets input while it runs.
+    pub(crate) has_input: bool,
+}
+
+/// What a started program says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// Bytes of a stream.
+    Output(Stream, Vec<u8>),
+    /// It runs.
+    Started,
+    /// It ended by itself with this code.
+    Exited(u8),
+    /// A signal ended it.
+    Signaled(u8),
+    /// The provider ended it because its time was up.
+    TimedOut,
+    /// Nothing within the time that was given.
+    Nothing,
+    /// The provider will not run it, and says so before it started.
+    Refused(String),
+    /// The stream ended, and nobody told how the program ended.
+    Lost,
+}
+
+/// Why a program was not started.
+#[derive(Debug)]
+pub(crate) enum NotStarted {
+    /// It certainly does not run.
+    Refused(WireError),
+    /// It may run.
+    Ambiguous,
+}
+
+impl From<WireError> for NotStarted {
+    fn from(error: WireError) -> Self {
+        if error.is_ambiguous() { Self::Ambiguous } else { Self::Refused(error) }
+    }
+}
+
+/// A program that was started and is listened to.
+pub(crate) trait Running {
+    /// Returns what it says next, or [`Said::Nothing`] after `how_long`.
+    fn next(&mut self, wire: &Wire, how_long: Duration) -> Said;
+
+    /// Gives it input.
+    fn feed(&mut self, wire: &Wire, bytes: &[u8]) -> Result<(), WireError>;
+
+    /// Ends its input.
+    fn end_input(&mut self, wire: &Wire) -> Result<(), WireError>;
+}
+
+/// How exactly output arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fidelity {
+    /// Every byte.
+    Bytes,
+    /// Lines; how the last one ended is not told.
+    Lines,
+}
+
+/// A sandbox that nobody deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Orphan {
+    /// The provider's name for it.
+    pub(crate) id: String,
+    /// The session it was made for.
+    pub(crate) session: Option<String>,
+}
+
+/// One provider's client.
+pub(crate) trait Adapter: Send + Sync + std::fmt::Debug {
+    /// Returns the tier.
+    fn isolation(&self) -> Isolation;
+
+    /// Returns where it is asked, for plans and errors; never a key.
+    fn endpoint(&self) -> &str;
+
+    /// Returns the image used when nobody names one.
+    fn default_image(&self) -> Option<&str>;
+
+    /// Returns whether it can give a program input while it runs.
+    fn takes_input(&self) -> bool;
+
+    /// Returns how exactly output arrives.
+    fn fidelity(&self) -> Fidelity;
+
+    /// Returns the rules it will be asked for, or why it cannot express them.
+    fn lower_network(&self, network: &Network) -> Result<Value, Refusal>;
+
+    /// Returns its version as far as it tells without a sandbox, which also shows that it answers
+    /// and knows the key.
+    fn version(&self, wire: &Wire) -> Result<Told<String>, WireError>;
+
+    /// Asks for a sandbox. Never repeated: an ambiguous answer leaves an orphan to find by label.
+    fn create(&self, wire: &Wire, spec: &Spec) -> Result<Handle, WireError>;
+
+    /// Returns whether the sandbox can be used now.
+    fn is_ready(&self, wire: &Wire, handle: &mut Handle) -> Result<bool, WireError>;
+
+    /// Reads back what it is.
+    fn observe(&self, wire: &Wire, handle: &Handle, spec: &Spec) -> Result<Observed, WireError>;
+
+    /// Starts a program.
+    fn start(
+        &self,
+        wire: &Wire,
+        handle: &Handle,
+        start: &Start,
+    ) -> Result<Box<dyn Running>, NotStarted>;
+
+    /// Writes a file.
+    fn put(&self, wire: &Wire, handle: &Handle, file: (&str, &[u8])) -> Result<(), WireError>;
+
+    /// Reads a file of at most so many bytes.
+    fn get(&self, wire: &Wire, handle: &Handle, path: &str, most: u64)
+    -> Result<Vec<u8>, WireError>;
+
+    /// Lists the names in a directory.
+    fn list(&self, wire: &Wire, handle: &Handle, path: &str) -> Result<Vec<String>, WireError>;
+
+    /// Lets the sandbox live this long from now on.
+    fn extend(&self, wire: &Wire, handle: &Handle, lifetime: Duration) -> Result<(), WireError>;
+
+    /// Deletes a sandbox; one that is gone already is deleted.
+    fn delete(&self, wire: &Wire, id: &str) -> Result<(), WireError>;
+
+    /// Lists the sandboxes of a home.
+    fn orphans(&self, wire: &Wire, home: &str) -> Result<Vec<Orphan>, WireError>;
+}

@@ -1,0 +1,61 @@
+//! Reads members out of a provider's JSON, naming what is missing.
+
+use serde_json::Value;
+
+use super::wire::WireError;
+
+/// Returns a text member that must be there.
+pub(crate) fn text(what: &'static str, value: &Value, name: &str) -> Result<String, WireError> {
+    let found = value.get(name).and_then(Value::as_str);
+    found
+        .map(str::to_owned)
+        .ok_or_else(|| WireError::Malformed { what, why: format!("{name} is missing or no text") })
+}
+
+/// Returns the name of a sandbox, which becomes part of addresses.
+pub(crate) fn id(what: &'static str, value: &Value, name: &str) -> Result<String, WireError> {
+    let id = text(what, value, name)?;
+    let is_plain = !id.is_empty()
+        && id.len() <= 128
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && id != "."
+        && id != "..";
+    // SECURITY: a name with a slash or a question mark would lead our key to another path.
+    if is_plain {
+        Ok(id)
+    } else {
+        Err(WireError::Malformed { what, why: format!("{name} is no name of a sandbox") })
+    }
+}
+
+/// Goes on when an answer speaks of the sandbox that was asked about.
+pub(crate) fn same_id(
+    what: &'static str,
+    value: &Value,
+    (name, wanted): (&str, &str),
+) -> Result<(), WireError> {
+    let found = id(what, value, name)?;
+    if found == wanted {
+        return Ok(());
+    }
+    Err(WireError::Malformed { what, why: "it speaks of another sandbox".to_owned() })
+}
+
+/// Returns the text as part of an address, with everything but plain characters escaped.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
+}
+
+/// Returns a list of texts, if it is one.
+pub(crate) fn texts(value: &Value) -> Option<Vec<String>> {
+    let list = value.as_array()?;
+    list.iter().map(|text| text.as_str().map(str::to_owned)).collect()
+}

@@ -1,0 +1,424 @@
+//! OpenSandbox: lifecycle API with a key, and two services inside each sandbox.
+//!
+//! Output arrives line by line without line ends, so what is heard is not byte-exact. Rules are
+//! read back with how they are enforced: by names alone an address goes around them.
+
+mod process;
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use warrant_protocol::Isolation;
+
+use super::adapter::{
+    Adapter, Egress, Fidelity, HOME_LABEL, Handle, NotStarted, Observed, Orphan, Running,
+    SESSION_LABEL, Spec, Start, Told,
+};
+use super::answer::{escaped, id, same_id, text};
+use super::settings::Account;
+use super::wire::{Call, Content, Wire, WireError};
+use super::{host_only, names_only};
+use crate::{Network, Refusal};
+
+/// The port of the service that runs programs.
+const EXECD_PORT: &str = "44772";
+/// No sandbox may be asked to live shorter.
+const SHORTEST_LIFE: u64 = 60;
+/// What a sandbox gets when memory is not limited.
+const USUAL_MEMORY: u64 = 2 << 30;
+const MOST_LISTED: usize = 10_000;
+const DEAD: [&str; 5] = ["failed", "terminated", "terminating", "error", "stopping"];
+
+/// Speaks to an OpenSandbox server.
+#[derive(Debug)]
+pub(crate) struct OpenSandbox {
+    account: Account,
+}
+
+impl OpenSandbox {
+    pub(crate) const fn new(account: Account) -> Self {
+        Self { account }
+    }
+
+    fn key(&self) -> (String, String) {
+        ("OPEN-SANDBOX-API-KEY".to_owned(), self.account.key.clone())
+    }
+
+    fn api(&self, what: &'static str, method: Method, path: &str, content: Content) -> Call {
+        let url = format!("{}/v1{path}", self.account.api);
+        Call { what, method, url, headers: vec![self.key()], content }
+    }
+
+    fn inside(&self, what: &'static str, handle: &Handle, (method, path): (Method, &str)) -> Call {
+        let url = format!("{}{path}", handle.base);
+        let (headers, content) = (handle.headers.clone(), Content::Nothing);
+        Call { what, method, url, headers, content }
+    }
+
+    fn rules(network: &Network) -> Value {
+        match network {
+            Network::DangerEverything => json!({ "defaultAction": "allow", "egress": [] }),
+            Network::Allow(hosts) => {
+                let rule = |host: String| json!({ "action": "allow", "target": host });
+                let egress: Vec<Value> = host_only(hosts).into_iter().map(rule).collect();
+                json!({ "defaultAction": "deny", "egress": egress })
+            }
+        }
+    }
+
+    /// Where the service that runs programs answers, as the server tells.
+    fn find_execd(
+        &self,
+        wire: &Wire,
+        handle: &mut Handle,
+        query: &str,
+    ) -> Result<(), WireError> {
+        let what = "finding the sandbox";
+        let path = format!("/sandboxes/{}/endpoints/{EXECD_PORT}{query}", handle.id);
+        let told = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
+        let endpoint = text(what, &told, "endpoint")?;
+        let endpoint = endpoint.trim_end_matches('/');
+        let scheme = self.account.api.split("://").next().unwrap_or("http");
+        let base = if endpoint.starts_with("http://") || endpoint.starts_with("https://") {
+            endpoint.to_owned()
+        } else {
+            format!("{scheme}://{endpoint}")
+        };
+        if !base.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(WireError::Malformed { what, why: "no usable address".to_owned() });
+        }
+        handle.headers = match told.get("headers").and_then(Value::as_object) {
+            Some(headers) => headers
+                .iter()
+                .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
+                .collect(),
+            None => Vec::new(),
+        };
+        // SECURITY: the key goes to the server it was given for, and nowhere else.
+        if base.starts_with(&format!("{}/", self.account.api)) {
+            handle.headers.push(self.key());
+        }
+        handle.base = base;
+        Ok(())
+    }
+
+    fn egress(&self, wire: &Wire, id: &str, spec: &Spec) -> Result<Told<Egress>, WireError> {
+        let path = format!("/sandboxes/{id}/networkpolicy");
+        let call = self.api("reading the rules back", Method::GET, &path, Content::Nothing);
+        let told = match wire.repeat(&call) {
+            Ok(reply) => reply.json()?,
+            // Nobody enforces rules in this sandbox.
+            Err(WireError::Refused { status: 502, .. }) => {
+                let rules = json!({ "defaultAction": "allow" });
+                let weakness = Some("nothing enforces rules in this sandbox".to_owned());
+                let matches = spec.network == Network::DangerEverything;
+                return Ok(Told::Is(Egress { rules, matches, mechanism: None, weakness }));
+            }
+            Err(WireError::Refused { status: 404 | 405, .. }) => return Ok(Told::Nothing),
+            Err(other) => return Err(other),
+        };
+        let Some(policy) = told.get("policy") else { return Ok(Told::Nothing) };
+        let mechanism =
+            told.get("enforcementMode").and_then(Value::as_str).map(str::to_owned);
+        let weakness = match mechanism.as_deref() {
+            _ if spec.network == Network::DangerEverything => None,
+            Some("dns") => Some("enforced by names alone: an address goes around it".to_owned()),
+            Some(_) => None,
+            None => Some("how the rules are enforced is not told".to_owned()),
+        };
+        let matches = is_same(policy, &Self::rules(&spec.network));
+        let rules = json!({ "policy": policy, "mode": told.get("mode") });
+        Ok(Told::Is(Egress { rules, matches, mechanism, weakness }))
+    }
+
+    /// Reads the memory limit out of the text that the server shows to people.
+    fn told_memory(&self, wire: &Wire, id: &str) -> Told<u64> {
+        let path = format!("/sandboxes/{id}/diagnostics/inspect");
+        let call = self.api("reading the limits back", Method::GET, &path, Content::Nothing);
+        let Ok(reply) = wire.call(&call) else { return Told::Nothing };
+        let text = String::from_utf8_lossy(&reply.body).into_owned();
+        let lines = text.lines().filter(|line| line.to_lowercase().contains("memory"));
+        lines.filter_map(bytes_in).next().map_or(Told::Nothing, Told::Is)
+    }
+}
+
+/// Returns the first amount of memory a line names.
+fn bytes_in(line: &str) -> Option<u64> {
+    let start = line.find(|c: char| c.is_ascii_digit())?;
+    let rest = line.get(start..)?;
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+    let number: f64 = rest.get(..end)?.parse().ok()?;
+    let unit = rest.get(end..)?.trim_start().to_lowercase();
+    let factor = match unit {
+        unit if unit.starts_with("gi") || unit.starts_with("gb") => 1 << 30,
+        unit if unit.starts_with("mi") || unit.starts_with("mb") => 1 << 20,
+        unit if unit.starts_with("ki") || unit.starts_with("kb") => 1 << 10,
+        _ => 1,
+    };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a float cast saturates, and sizes are positive"
+    )]
+    let bytes = (number * factor as f64) as u64;
+    (bytes > 0).then_some(bytes)
+}
+
+/// Whether two rule sets say the same, in whatever order.
+fn is_same(told: &Value, wanted: &Value) -> bool {
+    let rules = |policy: &Value| {
+        let list = policy.get("egress").and_then(Value::as_array).cloned().unwrap_or_default();
+        let pair = |rule: &Value| {
+            let of = |name: &str| rule.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
+            (of("action"), of("target"))
+        };
+        let mut pairs: Vec<_> = list.iter().map(pair).collect();
+        pairs.sort();
+        pairs
+    };
+    told.get("defaultAction") == wanted.get("defaultAction") && rules(told) == rules(wanted)
+}
+
+impl Adapter for OpenSandbox {
+    fn isolation(&self) -> Isolation {
+        Isolation::Opensandbox
+    }
+
+    fn endpoint(&self) -> &str {
+        &self.account.api
+    }
+
+    fn default_image(&self) -> Option<&str> {
+        Some(self.account.config.image.as_deref().unwrap_or("ubuntu"))
+    }
+
+    fn takes_input(&self) -> bool {
+        false
+    }
+
+    fn fidelity(&self) -> Fidelity {
+        Fidelity::Lines
+    }
+
+    fn lower_network(&self, network: &Network) -> Result<Value, Refusal> {
+        if let Network::Allow(hosts) = network {
+            names_only(hosts)?;
+        }
+        Ok(Self::rules(network))
+    }
+
+    fn version(&self, wire: &Wire) -> Result<Told<String>, WireError> {
+        let call = Call {
+            what: "asking for the version",
+            method: Method::GET,
+            url: format!("{}/version", self.account.api),
+            headers: Vec::new(),
+            content: Content::Nothing,
+        };
+        match wire.repeat(&call) {
+            Ok(reply) => {
+                let told = reply.json()?;
+                let version = told.get("version").and_then(Value::as_str).map(str::to_owned);
+                Ok(version.map_or(Told::Nothing, Told::Is))
+            }
+            Err(error) if error.is_missing() => Ok(Told::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn create(&self, wire: &Wire, spec: &Spec) -> Result<Handle, WireError> {
+        let what = "creating the sandbox";
+        let memory = spec.memory_bytes.unwrap_or(USUAL_MEMORY) >> 20;
+        let mut body = json!({
+            "image": { "uri": spec.image },
+            "entrypoint": ["tail", "-f", "/dev/null"],
+            "timeout": spec.lifetime.as_secs().max(SHORTEST_LIFE),
+            "resourceLimits": { "cpu": "1000m", "memory": format!("{}Mi", memory.max(64)) },
+            "env": {},
+            "metadata": spec.labels(),
+        });
+        if let (false, Value::Object(members)) =
+            (spec.network == Network::DangerEverything, &mut body)
+        {
+            members.insert("networkPolicy".to_owned(), Self::rules(&spec.network));
+        }
+        let call = self.api(what, Method::POST, "/sandboxes", Content::Json(body));
+        let created = wire.call(&call)?.json()?;
+        let id = id(what, &created, "id")?;
+        Ok(Handle { id, base: String::new(), headers: Vec::new() })
+    }
+
+    fn is_ready(&self, wire: &Wire, handle: &mut Handle) -> Result<bool, WireError> {
+        let what = "waiting for the sandbox";
+        let path = format!("/sandboxes/{}", handle.id);
+        let info = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
+        same_id(what, &info, ("id", &handle.id))?;
+        let state = info.pointer("/status/state").and_then(Value::as_str).unwrap_or_default();
+        let state = state.to_lowercase();
+        if DEAD.contains(&state.as_str()) {
+            return Err(WireError::Malformed { what, why: format!("its state is {state}") });
+        }
+        if state != "running" {
+            return Ok(false);
+        }
+        // Its own address first; where that cannot be reached, through the server.
+        for query in ["", "?use_server_proxy=true"] {
+            self.find_execd(wire, handle, query)?;
+            match wire.call(&self.inside(what, handle, (Method::GET, "/ping"))) {
+                Ok(_) => return Ok(true),
+                Err(WireError::Cancelled { what }) => return Err(WireError::Cancelled { what }),
+                Err(_) => {}
+            }
+        }
+        Ok(false)
+    }
+
+    fn observe(&self, wire: &Wire, handle: &Handle, spec: &Spec) -> Result<Observed, WireError> {
+        let what = "reading the sandbox back";
+        let path = format!("/sandboxes/{}", handle.id);
+        let info = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
+        same_id(what, &info, ("id", &handle.id))?;
+        let told = |value: Option<&Value>| match value.and_then(Value::as_str) {
+            Some(text) => Told::Is(text.to_owned()),
+            None => Told::Nothing,
+        };
+        Ok(Observed {
+            version: self.version(wire)?,
+            version_source: "GET /version".to_owned(),
+            // What is told is the first tag of whatever runs, not what was asked for.
+            image: told(info.pointer("/image/uri")),
+            image_digest: Told::Nothing,
+            egress: self.egress(wire, &handle.id, spec)?,
+            mounts: Told::Nothing,
+            memory_bytes: self.told_memory(wire, &handle.id),
+            disk_bytes: Told::Nothing,
+            cpu_milli: Told::Nothing,
+            class: Told::Nothing,
+            session: told(info.pointer(&format!("/metadata/{SESSION_LABEL}"))),
+            source: "GET /v1/sandboxes/{id}".to_owned(),
+        })
+    }
+
+    fn start(
+        &self,
+        wire: &Wire,
+        handle: &Handle,
+        start: &Start,
+    ) -> Result<Box<dyn Running>, NotStarted> {
+        Ok(Box::new(process::start(wire, handle, start)?))
+    }
+
+    fn put(&self, wire: &Wire, handle: &Handle, file: (&str, &[u8])) -> Result<(), WireError> {
+        let (path, bytes) = file;
+        let name = path.rsplit('/').next().map(str::to_owned);
+        // Permissions are octal digits, written as a decimal number.
+        let metadata = json!({ "path": path, "mode": 600 }).to_string().into_bytes();
+        let mut call =
+            self.inside("writing a file", handle, (Method::POST, "/files/upload"));
+        call.content = Content::Form(vec![
+            ("metadata".to_owned(), Some("metadata".to_owned()), "application/json", metadata),
+            ("file".to_owned(), name, "application/octet-stream", bytes.to_vec()),
+        ]);
+        // Writing the same file twice is the same as writing it once.
+        wire.repeat(&call).map(drop)
+    }
+
+    fn get(
+        &self,
+        wire: &Wire,
+        handle: &Handle,
+        path: &str,
+        most: u64,
+    ) -> Result<Vec<u8>, WireError> {
+        let path = format!("/files/download?path={}", escaped(path));
+        let call = self.inside("reading a file", handle, (Method::GET, &path));
+        Ok(wire.repeat_large(&call, most)?.body)
+    }
+
+    fn list(&self, wire: &Wire, handle: &Handle, path: &str) -> Result<Vec<String>, WireError> {
+        let what = "listing a directory";
+        let path = format!("/directories/list?path={}&depth=1", escaped(path));
+        let listed = wire.repeat(&self.inside(what, handle, (Method::GET, &path)))?.json()?;
+        let items = ["items", "entries", "files"].iter().find_map(|name| listed.get(*name));
+        let entries = items.unwrap_or(&listed).as_array().cloned().unwrap_or_default();
+        let name = |entry: &Value| {
+            let path = text(what, entry, "path")?;
+            Ok(path.rsplit('/').next().unwrap_or_default().to_owned())
+        };
+        entries.iter().take(MOST_LISTED).map(name).collect()
+    }
+
+    fn extend(&self, wire: &Wire, handle: &Handle, lifetime: Duration) -> Result<(), WireError> {
+        let path = format!("/sandboxes/{}/renew-expiration", handle.id);
+        let until = std::time::SystemTime::now() + lifetime;
+        let since = until.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let unix_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        let what = "extending the sandbox";
+        let until = warrant_protocol::Timestamp::from_unix_ms(unix_ms)
+            .map_err(|error| WireError::Malformed { what, why: error.to_string() })?;
+        let content = Content::Json(json!({ "expiresAt": until.to_string() }));
+        wire.repeat(&self.api(what, Method::POST, &path, content)).map(drop)
+    }
+
+    fn delete(&self, wire: &Wire, id: &str) -> Result<(), WireError> {
+        let path = format!("/sandboxes/{id}");
+        let call = self.api("deleting the sandbox", Method::DELETE, &path, Content::Nothing);
+        match wire.repeat(&call) {
+            Err(error) if error.is_missing() => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    fn orphans(&self, wire: &Wire, home: &str) -> Result<Vec<Orphan>, WireError> {
+        let what = "listing sandboxes";
+        let label = escaped(&format!("{HOME_LABEL}={home}"));
+        let mut orphans = Vec::new();
+        for page in 1.. {
+            let path = format!("/sandboxes?metadata={label}&page={page}&pageSize=100");
+            let listed = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
+            let items = listed.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
+            for sandbox in &items {
+                let labels = sandbox.get("metadata");
+                let label = |name: &str| labels.and_then(|l| l.get(name)).and_then(Value::as_str);
+                // SECURITY: what the filter let through by mistake is not ours to delete.
+                if label(HOME_LABEL) == Some(home) {
+                    let session = label(SESSION_LABEL).map(str::to_owned);
+                    orphans.push(Orphan { id: id(what, sandbox, "id")?, session });
+                }
+            }
+            let more = listed.pointer("/pagination/hasNextPage").and_then(Value::as_bool);
+            if more != Some(true) || items.is_empty() || orphans.len() > MOST_LISTED {
+                break;
+            }
+        }
+        Ok(orphans)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_of_memory_are_read_out_of_text() {
+        assert_eq!(bytes_in("Memory limit: 256.0 MiB"), Some(256 << 20));
+        assert_eq!(bytes_in("memory: 2Gi"), Some(2 << 30));
+        assert_eq!(bytes_in("Memory (bytes): 268435456"), Some(256 << 20));
+        assert_eq!(bytes_in("Memory: unlimited"), None);
+        assert_eq!(bytes_in("Memory: 0"), None);
+    }
+
+    #[test]
+    fn rules_are_the_same_in_any_order() {
+        let wanted = OpenSandbox::rules(&Network::Allow(vec!["b".into(), "a".into()]));
+        let told = json!({"defaultAction": "deny", "egress": [
+            {"action": "allow", "target": "b"}, {"action": "allow", "target": "a"}]});
+        assert!(is_same(&told, &wanted));
+        let open = json!({"defaultAction": "allow", "egress": told["egress"]});
+        assert!(!is_same(&open, &wanted));
+        let more = json!({"defaultAction": "deny", "egress": [{"action": "allow", "target": "*"}]});
+        assert!(!is_same(&more, &wanted));
+    }
+}

@@ -1,0 +1,243 @@
+//! What a provider's sandbox holds, component by component, with how much of that we know.
+//!
+//! `measured`: tried from inside or kept on this side. `reported`: read back from the provider.
+//! `requested`: only our own request says so. What nobody tells is unknown, which policy treats
+//! as a no unless it accepts that very unknown by name.
+
+use std::collections::BTreeMap;
+
+use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Posture};
+
+use super::adapter::{Observed, Spec, Told};
+use super::inside::Look;
+use crate::Network;
+
+/// Everything a posture is made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Findings<'a> {
+    pub(crate) isolation: Isolation,
+    pub(crate) spec: &'a Spec,
+    pub(crate) observed: &'a Observed,
+    /// The look around inside, if there was one.
+    pub(crate) look: Option<&'a Look>,
+    /// Whether the version is one of those known to be good.
+    pub(crate) is_known_version: bool,
+}
+
+type Fact = (Enforcement, Evidence, String, Option<String>);
+
+/// Returns the posture.
+pub(crate) fn posture(findings: &Findings<'_>) -> Posture {
+    use Enforcement::{Enforced, Unknown};
+    use Evidence::{Measured, Reported, Unavailable};
+    let observed = findings.observed;
+    let ours = |detail: &str| -> Fact {
+        (Enforced, Measured, "this machine".to_owned(), Some(detail.to_owned()))
+    };
+    let untold = || -> Fact { (Unknown, Unavailable, "the provider does not tell".to_owned(), None) };
+    let mut components = BTreeMap::new();
+    let mut add = |name: &str, (enforcement, evidence, source, detail): Fact| {
+        let component = Component { enforcement, evidence, source, detail };
+        components.insert(name.to_owned(), component);
+    };
+    add("provider_version", version(findings));
+    add("image_digest", image(findings));
+    add("egress_policy", egress_policy(findings));
+    add("network", network(findings));
+    let (by_rules, evidence, source, _) = egress_policy(findings);
+    add("network.names", (by_rules, evidence, source, None));
+    add("mounts", mounts(findings));
+    add("files.read", ours("only the staged workspace leaves this machine"));
+    add("files.write", ours("changes come back as data and are checked"));
+    add("files.masks", ours("masked files are sent empty"));
+    add("environment", ours("every variable that was not asked for is taken away"));
+    let killed = Some("the sandbox is deleted at the end".to_owned());
+    add("processes.kill", (Enforced, Reported, "DELETE of the sandbox".to_owned(), killed));
+    for name in ["processes.namespace", "syscalls", "privileges", "ipc"] {
+        add(name, untold());
+    }
+    if let Told::Is(class) = &observed.class {
+        let fact = (Unknown, Reported, observed.source.clone(), Some(class.clone()));
+        add("processes.namespace", fact);
+    }
+    for kind in LimitKind::ALL {
+        add(&format!("limits.{}", kind.as_str()), limit(findings, kind));
+    }
+    let provider_version = match &observed.version {
+        Told::Is(version) => version.clone(),
+        Told::Nothing => "unknown".to_owned(),
+    };
+    Posture { isolation: findings.isolation, provider_version, components }
+}
+
+fn version(findings: &Findings<'_>) -> Fact {
+    let source = findings.observed.version_source.clone();
+    match &findings.observed.version {
+        Told::Nothing => (Enforcement::Unknown, Evidence::Unavailable, source, None),
+        Told::Is(version) if findings.is_known_version => {
+            (Enforcement::Enforced, Evidence::Reported, source, Some(version.clone()))
+        }
+        Told::Is(version) => {
+            let detail = format!("{version} is not among the versions known to be good");
+            (Enforcement::Absent, Evidence::Reported, source, Some(detail))
+        }
+    }
+}
+
+fn image(findings: &Findings<'_>) -> Fact {
+    let Findings { observed, spec, .. } = findings;
+    let asked = spec.image.as_str();
+    let pinned = pinned_digest(asked);
+    match (&observed.image_digest, pinned) {
+        (Told::Is(found), Some(wanted)) if found != wanted => {
+            let detail = format!("{found} runs, {wanted} was asked for");
+            (Enforcement::Absent, Evidence::Reported, observed.source.clone(), Some(detail))
+        }
+        (Told::Is(found), _) => {
+            let detail = Some(found.clone());
+            (Enforcement::Enforced, Evidence::Reported, observed.source.clone(), detail)
+        }
+        (Told::Nothing, Some(wanted)) => {
+            let detail = Some(wanted.to_owned());
+            (Enforcement::Enforced, Evidence::Requested, "our own request".to_owned(), detail)
+        }
+        (Told::Nothing, None) => {
+            let detail = Some(format!("{asked} is a name; its digest is unknown"));
+            (Enforcement::Enforced, Evidence::Requested, "our own request".to_owned(), detail)
+        }
+    }
+}
+
+/// Returns the digest an image reference pins.
+pub(crate) fn pinned_digest(image: &str) -> Option<&str> {
+    let digest = image.rsplit_once('@').map_or(image, |(_, digest)| digest);
+    let hex = digest.strip_prefix("sha256:")?;
+    (hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(digest)
+}
+
+fn egress_policy(findings: &Findings<'_>) -> Fact {
+    let source = findings.observed.source.clone();
+    match &findings.observed.egress {
+        Told::Nothing => (
+            Enforcement::Unknown,
+            Evidence::Unavailable,
+            source,
+            Some("the rules cannot be read back".to_owned()),
+        ),
+        Told::Is(egress) if !egress.matches => {
+            let detail = Some("other rules are applied than were asked for".to_owned());
+            (Enforcement::Absent, Evidence::Reported, source, detail)
+        }
+        Told::Is(egress) => match &egress.weakness {
+            Some(weakness) => {
+                (Enforcement::Absent, Evidence::Reported, source, Some(weakness.clone()))
+            }
+            None => (Enforcement::Enforced, Evidence::Reported, source, egress.mechanism.clone()),
+        },
+    }
+}
+
+/// A denied destination that answered is open, whatever the provider reports.
+fn network(findings: &Findings<'_>) -> Fact {
+    let (enforcement, evidence, source, detail) = egress_policy(findings);
+    if findings.spec.network == Network::DangerEverything {
+        return (enforcement, evidence, source, detail);
+    }
+    let inside = "a connection tried from inside".to_owned();
+    match findings.look.and_then(|look| look.canary_answered) {
+        Some(true) => {
+            let detail = Some("a denied destination answered".to_owned());
+            (Enforcement::Absent, Evidence::Measured, inside, detail)
+        }
+        Some(false) if enforcement == Enforcement::Enforced => {
+            let detail = Some("a denied destination did not answer".to_owned());
+            (Enforcement::Enforced, Evidence::Measured, inside, detail)
+        }
+        // One destination that does not answer says nothing about rules nobody told.
+        Some(false) | None => (enforcement, evidence, source, detail),
+    }
+}
+
+fn mounts(findings: &Findings<'_>) -> Fact {
+    let source = findings.observed.source.clone();
+    let is_writable = findings.look.is_none_or(|look| look.is_writable);
+    match &findings.observed.mounts {
+        _ if !is_writable => {
+            let detail = Some("the workspace cannot be written".to_owned());
+            (Enforcement::Absent, Evidence::Measured, "a write inside".to_owned(), detail)
+        }
+        Told::Is(mounts) if mounts.as_array().is_some_and(Vec::is_empty) => {
+            let detail = Some("nothing but the sandbox's own disk".to_owned());
+            (Enforcement::Enforced, Evidence::Reported, source, detail)
+        }
+        Told::Is(_) => {
+            let detail = Some("volumes are mounted that nobody asked for".to_owned());
+            (Enforcement::Absent, Evidence::Reported, source, detail)
+        }
+        Told::Nothing => {
+            let detail = Some("none were asked for".to_owned());
+            (Enforcement::Enforced, Evidence::Requested, "our own request".to_owned(), detail)
+        }
+    }
+}
+
+fn limit(findings: &Findings<'_>, kind: LimitKind) -> Fact {
+    let ours = |detail: &str| {
+        let source = "this machine".to_owned();
+        (Enforcement::Enforced, Evidence::Measured, source, Some(detail.to_owned()))
+    };
+    match kind {
+        LimitKind::Wall => ours("the sandbox is deleted when the time is up"),
+        LimitKind::Output => ours("counted on this side"),
+        LimitKind::Memory => memory(findings),
+        LimitKind::Disk => told_limit(findings, &findings.observed.disk_bytes),
+        LimitKind::Cpu
+        | LimitKind::Processes
+        | LimitKind::OpenFiles
+        | LimitKind::FileSize
+        | LimitKind::Inodes => {
+            let detail = Some("the provider takes no such limit".to_owned());
+            (Enforcement::Absent, Evidence::Requested, "its API".to_owned(), detail)
+        }
+    }
+}
+
+fn told_limit(findings: &Findings<'_>, told: &Told<u64>) -> Fact {
+    let source = findings.observed.source.clone();
+    match told {
+        Told::Is(bytes) => {
+            let detail = Some(format!("{bytes} bytes"));
+            (Enforcement::Enforced, Evidence::Reported, source, detail)
+        }
+        Told::Nothing => (Enforcement::Unknown, Evidence::Unavailable, source, None),
+    }
+}
+
+/// What the kernel inside tells counts before what the provider tells; more than was asked for is
+/// no limit.
+fn memory(findings: &Findings<'_>) -> Fact {
+    let Findings { observed, spec, look, .. } = findings;
+    let most = spec.memory_bytes.unwrap_or(u64::MAX);
+    let held = look.and_then(|look| look.memory_bytes);
+    let machine = look.and_then(|look| look.machine_bytes).filter(|bytes| *bytes <= most);
+    let measured = held.or(machine.filter(|_| spec.memory_bytes.is_some()));
+    let judge = |bytes: u64, evidence: Evidence, source: &str| {
+        let holds = bytes <= most;
+        let enforcement = if holds { Enforcement::Enforced } else { Enforcement::Absent };
+        let more = if holds { "" } else { ", which is more than was asked for" };
+        (enforcement, evidence, source.to_owned(), Some(format!("{bytes} bytes{more}")))
+    };
+    if let Some(bytes) = measured {
+        return judge(bytes, Evidence::Measured, "the kernel inside");
+    }
+    match observed.memory_bytes {
+        Told::Is(bytes) => judge(bytes, Evidence::Reported, &observed.source),
+        Told::Nothing if spec.memory_bytes.is_some() => {
+            let source = "our own request".to_owned();
+            (Enforcement::Enforced, Evidence::Requested, source, None)
+        }
+        Told::Nothing => {
+            (Enforcement::Unknown, Evidence::Unavailable, observed.source.clone(), None)
+        }
+    }
+}

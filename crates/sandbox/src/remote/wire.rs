@@ -1,0 +1,383 @@
+//! The wire to a provider: one small runtime, one client, bounded answers, deadlines, and retries
+//! only where asking twice is the same as asking once.
+//!
+//! Redirects are not followed, so a key never travels to a place nobody named.
+
+use std::time::{Duration, Instant};
+
+use reqwest::header::{CONTENT_TYPE, HeaderMap};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Method, RequestBuilder, Response};
+use serde_json::Value;
+use thiserror::Error;
+use tokio::runtime::{Builder, Runtime};
+use warrant_protocol::Digest;
+
+use crate::Cancel;
+
+/// Why a call gave no answer that can be used.
+#[derive(Debug, Error)]
+pub(crate) enum WireError {
+    /// The provider was never reached; nothing was asked.
+    #[error("{what}: the provider cannot be reached")]
+    NotSent {
+        what: &'static str,
+        #[source]
+        cause: reqwest::Error,
+    },
+    /// It was asked, and what became of it is not known.
+    #[error("{what}: no whole answer came")]
+    Unanswered { what: &'static str },
+    /// It answered with a refusal.
+    #[error("{what}: the provider answered {status}: {message}")]
+    Refused { what: &'static str, status: u16, message: String },
+    /// It answered something that makes no sense.
+    #[error("{what}: the answer makes no sense: {why}")]
+    Malformed { what: &'static str, why: String },
+    /// The run was asked to stop meanwhile.
+    #[error("{what}: cancelled")]
+    Cancelled { what: &'static str },
+}
+
+impl WireError {
+    /// Whether the provider may have done what it was asked all the same.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        match self {
+            Self::NotSent { .. } => false,
+            Self::Refused { status, .. } => *status >= 500,
+            Self::Unanswered { .. } | Self::Malformed { .. } | Self::Cancelled { .. } => true,
+        }
+    }
+
+    /// Whether the provider says that the thing does not exist.
+    pub(crate) const fn is_missing(&self) -> bool {
+        matches!(self, Self::Refused { status: 404, .. })
+    }
+
+    fn is_passing(&self) -> bool {
+        match self {
+            Self::NotSent { .. } | Self::Unanswered { .. } => true,
+            Self::Refused { status, .. } => matches!(status, 429 | 500 | 502 | 503 | 504),
+            Self::Malformed { .. } | Self::Cancelled { .. } => false,
+        }
+    }
+}
+
+/// What is sent along.
+#[derive(Debug, Clone)]
+pub(crate) enum Content {
+    Nothing,
+    Json(Value),
+    /// These bytes as this type.
+    Bytes(&'static str, Vec<u8>),
+    /// Fields of a form, in order.
+    Form(Vec<Field>),
+}
+
+/// A field of a form: name, file name, type, bytes. Names are ours and need no escaping.
+pub(crate) type Field = (String, Option<String>, &'static str, Vec<u8>);
+
+/// One question.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    /// What it is for, in errors.
+    pub(crate) what: &'static str,
+    pub(crate) method: Method,
+    pub(crate) url: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) content: Content,
+}
+
+/// One whole answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Vec<u8>,
+    what: &'static str,
+}
+
+impl Reply {
+    /// Returns the answer as JSON.
+    pub(crate) fn json(&self) -> Result<Value, WireError> {
+        serde_json::from_slice(&self.body)
+            .map_err(|error| WireError::Malformed { what: self.what, why: error.to_string() })
+    }
+
+    /// Returns a header as text.
+    pub(crate) fn header(&self, name: &str) -> Option<String> {
+        self.headers.get(name)?.to_str().ok().map(str::to_owned)
+    }
+}
+
+/// Answers that are read whole are never larger than this, save files.
+const MOST_ANSWER_BYTES: u64 = 4 << 20;
+/// How often a question that may be repeated is asked at most.
+const ATTEMPTS: u32 = 3;
+/// How long the first pause before asking again is.
+const FIRST_PAUSE: Duration = Duration::from_millis(150);
+/// How often a waiting call looks whether the run was cancelled.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A client with its own runtime; connections live as long as it does.
+pub(crate) struct Wire {
+    runtime: Runtime,
+    client: Client,
+    /// How long one whole answer may take.
+    patience: Duration,
+    /// Looked at while waiting.
+    cancel: Option<Cancel>,
+}
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wire").field("patience", &self.patience).finish_non_exhaustive()
+    }
+}
+
+impl Wire {
+    /// Opens a wire; nothing is sent yet.
+    pub(crate) fn open(patience: Duration) -> std::io::Result<Self> {
+        // Somebody else may have installed the same one already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let client = Client::builder()
+            .redirect(Policy::none())
+            .connect_timeout(patience.min(Duration::from_secs(10)))
+            .user_agent(concat!("warrant/", env!("CARGO_PKG_VERSION")))
+            .http1_only()
+            .build()
+            .map_err(std::io::Error::other)?;
+        Ok(Self { runtime, client, patience, cancel: None })
+    }
+
+    /// From now on waiting ends when `cancel` is asked for; none lets every call end by itself.
+    pub(crate) fn watch(&mut self, cancel: Option<Cancel>) {
+        self.cancel = cancel;
+    }
+
+    /// Asks once.
+    pub(crate) fn call(&self, call: &Call) -> Result<Reply, WireError> {
+        self.call_large(call, MOST_ANSWER_BYTES)
+    }
+
+    /// Asks once for an answer of at most so many bytes.
+    pub(crate) fn call_large(&self, call: &Call, most: u64) -> Result<Reply, WireError> {
+        let request = self.request(call);
+        self.wait(call.what, self.patience, async {
+            let response = request.send().await.map_err(|error| unsent(call.what, error))?;
+            whole(call.what, response, most).await
+        })
+    }
+
+    /// Asks again, a few times and with growing pauses, while the trouble looks like passing.
+    ///
+    /// Only for questions of which two have the same effect as one.
+    pub(crate) fn repeat(&self, call: &Call) -> Result<Reply, WireError> {
+        self.repeat_large(call, MOST_ANSWER_BYTES)
+    }
+
+    /// The same for an answer of at most so many bytes.
+    pub(crate) fn repeat_large(&self, call: &Call, most: u64) -> Result<Reply, WireError> {
+        let mut pause = FIRST_PAUSE;
+        for attempt in 1.. {
+            match self.call_large(call, most) {
+                Err(error) if error.is_passing() && attempt < ATTEMPTS => {
+                    self.pause(call.what, jittered(pause))?;
+                    pause *= 3;
+                }
+                answer => return answer,
+            }
+        }
+        Err(WireError::Unanswered { what: call.what })
+    }
+
+    /// Sleeps, unless the run is cancelled.
+    pub(crate) fn pause(&self, what: &'static str, how_long: Duration) -> Result<(), WireError> {
+        self.wait(what, how_long + LOOK, async {
+            tokio::time::sleep(how_long).await;
+            Ok(())
+        })
+    }
+
+    /// Asks and returns the answer's head; its body is read piece by piece.
+    pub(crate) fn stream(&self, call: &Call) -> Result<Streaming, WireError> {
+        let request = self.request(call);
+        let response = self.wait(call.what, self.patience, async {
+            request.send().await.map_err(|error| unsent(call.what, error))
+        })?;
+        if response.status().as_u16() >= 300 {
+            let refused =
+                self.wait(call.what, self.patience, whole(call.what, response, MOST_ANSWER_BYTES));
+            return Err(refused.err().unwrap_or(WireError::Unanswered { what: call.what }));
+        }
+        Ok(Streaming { response, what: call.what })
+    }
+
+    /// Asks for a change of protocol and returns the raw connection.
+    pub(crate) fn upgrade(&self, call: &Call) -> Result<reqwest::Upgraded, WireError> {
+        let request = self.request(call);
+        let what = call.what;
+        self.wait(what, self.patience, async {
+            let response = request.send().await.map_err(|error| unsent(what, error))?;
+            if response.status().as_u16() != 101 {
+                return Err(whole(what, response, MOST_ANSWER_BYTES)
+                    .await
+                    .err()
+                    .unwrap_or(WireError::Malformed { what, why: "no upgrade".to_owned() }));
+            }
+            response.upgrade().await.map_err(|_| WireError::Unanswered { what })
+        })
+    }
+
+    /// Waits for something on this wire's runtime; nothing after `how_long`.
+    pub(crate) fn within<T>(
+        &self,
+        how_long: Duration,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
+        self.runtime.block_on(async { tokio::time::timeout(how_long, future).await.ok() })
+    }
+
+    /// Waits for an answer, and ends with the deadline or the run's cancellation.
+    fn wait<T>(
+        &self,
+        what: &'static str,
+        how_long: Duration,
+        future: impl Future<Output = Result<T, WireError>>,
+    ) -> Result<T, WireError> {
+        let until = Instant::now() + how_long;
+        self.runtime.block_on(async {
+            tokio::pin!(future);
+            loop {
+                if self.cancel.as_ref().is_some_and(Cancel::is_cancelled) {
+                    return Err(WireError::Cancelled { what });
+                }
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(WireError::Unanswered { what });
+                }
+                if let Ok(done) = tokio::time::timeout(left.min(LOOK), &mut future).await {
+                    return done;
+                }
+            }
+        })
+    }
+
+    fn request(&self, call: &Call) -> RequestBuilder {
+        let mut request = self.client.request(call.method.clone(), &call.url);
+        for (name, value) in &call.headers {
+            request = request.header(name, value);
+        }
+        match &call.content {
+            Content::Nothing => request,
+            Content::Json(value) => request.json(value),
+            Content::Bytes(kind, bytes) => request.header(CONTENT_TYPE, *kind).body(bytes.clone()),
+            Content::Form(fields) => {
+                let (kind, body) = form(fields);
+                request.header(CONTENT_TYPE, kind).body(body)
+            }
+        }
+    }
+}
+
+/// Returns type and body of a form. The boundary is the digest of everything in it, so that
+/// nothing in it can end it.
+fn form(fields: &[Field]) -> (String, Vec<u8>) {
+    let all: Vec<u8> = fields.iter().flat_map(|(_, _, _, bytes)| bytes.iter().copied()).collect();
+    let boundary = format!("warrant-{}", Digest::of(&all).to_hex());
+    let mut body = Vec::with_capacity(all.len() + 512);
+    for (name, file, kind, bytes) in fields {
+        let file = file.as_ref().map(|file| format!("; filename=\"{file}\"")).unwrap_or_default();
+        let head = format!(
+            "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"{file}\r\n\
+             Content-Type: {kind}\r\n\r\n"
+        );
+        body.extend_from_slice(head.as_bytes());
+        body.extend_from_slice(bytes);
+        body.extend_from_slice(b"\r\n");
+    }
+    body.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
+    (format!("multipart/form-data; boundary={boundary}"), body)
+}
+
+/// An answer that is read piece by piece.
+#[derive(Debug)]
+pub(crate) struct Streaming {
+    response: Response,
+    what: &'static str,
+}
+
+/// What came within the time that was given.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// Bytes.
+    Bytes(Vec<u8>),
+    /// Nothing yet.
+    Nothing,
+    /// The end, as the protocol has it.
+    End,
+}
+
+impl Streaming {
+    /// Returns the next piece, or nothing when none came within `how_long`.
+    pub(crate) fn next(&mut self, wire: &Wire, how_long: Duration) -> Result<Piece, WireError> {
+        match wire.within(how_long, self.response.chunk()) {
+            None => Ok(Piece::Nothing),
+            Some(Ok(Some(bytes))) => Ok(Piece::Bytes(bytes.to_vec())),
+            Some(Ok(None)) => Ok(Piece::End),
+            Some(Err(_)) => Err(WireError::Unanswered { what: self.what }),
+        }
+    }
+}
+
+/// Reads an answer to its end; anything but success is a refusal.
+async fn whole(
+    what: &'static str,
+    mut response: Response,
+    most: u64,
+) -> Result<Reply, WireError> {
+    let status = response.status().as_u16();
+    let headers = response.headers().clone();
+    let mut body = Vec::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(bytes)) => body.extend_from_slice(&bytes),
+            Ok(None) => break,
+            Err(_) => return Err(WireError::Unanswered { what }),
+        }
+        if body.len() as u64 > most {
+            return Err(WireError::Malformed { what, why: format!("more than {most} bytes") });
+        }
+    }
+    if (200..300).contains(&status) {
+        return Ok(Reply { headers, body, what });
+    }
+    Err(WireError::Refused { what, status, message: message(&body) })
+}
+
+/// Returns what a refusal says, in one short line that cannot move a terminal.
+fn message(body: &[u8]) -> String {
+    let value: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    let said = ["message", "detail", "error", "code"].into_iter().find_map(|name| value.get(name));
+    let text = match said {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => String::from_utf8_lossy(body).into_owned(),
+    };
+    text.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+fn unsent(what: &'static str, error: reqwest::Error) -> WireError {
+    if error.is_connect() || error.is_builder() {
+        WireError::NotSent { what, cause: error.without_url() }
+    } else {
+        WireError::Unanswered { what }
+    }
+}
+
+/// Spreads pauses so that many clients do not ask at once.
+fn jittered(pause: Duration) -> Duration {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let noise = now.map_or(0, |now| now.subsec_nanos() % 1000);
+    pause + pause * noise / 2000
+}

@@ -1,0 +1,9 @@
+//! The clients of remote providers, against servers on loopback that answer as the real ones were
+//! seen to answer, and that can be made to fail or lie in one way at a time.
+
+mod e2b;
+mod http;
+mod kit;
+mod lies;
+mod machine;
+mod walk;
