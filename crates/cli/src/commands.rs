@@ -60,8 +60,9 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
 fn sandbox(home: Option<&Path>, command: Sandbox) -> anyhow::Result<Exit> {
     match command {
         Sandbox::Exec(arguments) => exec::run(home, &arguments),
-        Sandbox::Probe { provider, json } => providers::probe(provider.as_deref(), json),
-        Sandbox::Providers { json } => providers::list(json),
+        Sandbox::Probe { provider, json } => providers::probe(home, provider.as_deref(), json),
+        Sandbox::Providers { json } => providers::list(home, json),
+        Sandbox::Reap { provider, json } => providers::reap(home, provider.as_deref(), json),
         Sandbox::Conform { provider, tier, json, report } => {
             let report = report.as_deref();
             conform::run(home, &conform::Wanted { provider: &provider, tier: &tier, json, report })

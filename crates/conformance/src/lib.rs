@@ -15,6 +15,8 @@ mod evidence;
 mod lab;
 pub mod local;
 pub mod preflight;
+#[cfg(feature = "remote")]
+mod remote;
 pub mod report;
 mod sinks;
 pub mod subject;

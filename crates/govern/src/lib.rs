@@ -14,6 +14,7 @@ pub mod keyring;
 pub mod live;
 mod passed;
 mod policy_files;
+pub mod providers;
 
 pub use ask::{Ask, around_plain, find_program, plain_request};
 pub use desk::{Attempt, Desk, DeskError, Hands, Permit, principal};

@@ -14,9 +14,9 @@ use warrant_protocol::json::InvalidJson;
 use warrant_protocol::request::{ActorRef, AgentSpec, SecretClaim};
 use warrant_protocol::signed::InvalidSigned;
 use warrant_protocol::{
-    Chain, ChainedEvent, Contract, ContractBody, Decision, DecisionSummary, Digest, Event, Evidence, Limits,
-    Outcome, Receipt, RunId, RunRequest, Sealer, Signed, Signer, SigningKey, Timestamp, Usage,
-    fold,
+    Chain, ChainedEvent, Contract, ContractBody, Decision, DecisionSummary, Digest, Event,
+    Evidence, Limits, Outcome, Receipt, RunId, RunRequest, Sealer, Signed, Signer, SigningKey,
+    Timestamp, Usage, fold,
 };
 
 /// What the judge said about a request, and what follows from it.

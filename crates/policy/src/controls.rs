@@ -96,7 +96,8 @@ pub struct EnvironmentControls {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImageControls {
-    /// The images, exactly as a request spells them.
+    /// The images, exactly as a request spells them; `*` means any of a
+    /// remote provider.
     pub allow: BTreeSet<String>,
 }
 

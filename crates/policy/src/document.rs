@@ -262,7 +262,9 @@ impl Judge<'_> {
         }
         if let Some(image) = &facts.image {
             let images = self.controls.images.as_ref();
-            if !images.is_some_and(|images| images.allow.contains(image)) {
+            // Any image of a provider, but none where a tier has no images.
+            let lists = |allowed: &String| allowed == image || (allowed == "*" && tier.is_remote());
+            if !images.is_some_and(|images| images.allow.iter().any(lists)) {
                 self.deny(format!("image \"{image}\" is not allowed"));
             }
         }

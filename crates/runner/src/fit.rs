@@ -16,8 +16,8 @@ use warrant_protocol::{
     ContractBody, Event, Isolation, Limits, Outcome, Posture, Preimage, PreimageInputs, SecretName,
 };
 use warrant_sandbox::{
-    Backend, Cancel, Command, EnvValue, EnvVar, Files, Invocation, Network, Plan, Shell, Stdin, TtySize,
-    WorkspaceAccess,
+    Backend, Cancel, Command, EnvValue, EnvVar, Files, Invocation, Network, Plan, Shell, Stdin,
+    TtySize, WorkspaceAccess,
 };
 
 use crate::halt::Halt;
@@ -119,7 +119,12 @@ impl<'a> Fitted<'a> {
 
     /// Has the backend build what it can before the program, and returns what that holds.
     pub(crate) fn ready(&mut self, cancel: &Cancel) -> Result<Posture, Halt> {
-        Ok(self.backend.ready(&mut self.plan, cancel)?)
+        self.backend.ready(&mut self.plan, cancel).map_err(|refusal| {
+            if cancel.is_cancelled() {
+                return Halt::new(Outcome::Cancelled, FailureClass::SessionFailed, "cancelled");
+            }
+            refusal.into()
+        })
     }
 
     /// Binds what will be applied.

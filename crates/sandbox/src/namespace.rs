@@ -3,7 +3,7 @@
 //! [`Namespace`] lowers an invocation to a [`warrant_jail::Spec`], launches the jail and watches
 //! it to the end of its whole tree. The steps of the jail itself are in `warrant-jail`.
 
-mod glob;
+pub(crate) mod glob;
 mod identity;
 mod layout;
 mod lower;

@@ -30,6 +30,7 @@ use serde_json::{Value, json};
 use warrant_protocol::{Isolation, LimitKind, Limits, Outcome, Posture};
 
 pub use settings::{NotConfigured, ProviderConfig, Surroundings};
+pub use wire::Tamper;
 
 use crate::{
     Backend, BoundaryError, Cancel, EnvValue, Files, Invocation, Network, Plan, Refusal, RunReport,
@@ -61,6 +62,7 @@ pub struct Remote {
     waiting: Mutex<BTreeMap<String, Readied>>,
     /// Directories of what came back, gone with this backend.
     uppers: Mutex<Vec<PathBuf>>,
+    tamper: Option<Tamper>,
 }
 
 /// A sandbox that was looked at.
@@ -90,7 +92,15 @@ impl Remote {
             around: Arc::new(around),
             waiting: Mutex::new(BTreeMap::new()),
             uppers: Mutex::new(Vec::new()),
+            tamper: None,
         })
+    }
+
+    /// Returns the same backend with something going wrong on its wire, for checks.
+    #[must_use]
+    pub fn tampered(mut self, tamper: Tamper) -> Self {
+        self.tamper = Some(tamper);
+        self
     }
 
     /// Deletes the sandboxes of this home that no living process holds; returns their names.
@@ -100,6 +110,19 @@ impl Remote {
     pub fn reap(&self) -> io::Result<Vec<String>> {
         let wire = Wire::open(self.account.patience)?;
         session::reap(&*self.adapter, &wire, &self.around).map_err(io::Error::other)
+    }
+
+    /// Writes a file in a fresh sandbox, finds it listed and reads it back, without any program;
+    /// returns whether it came back the same.
+    ///
+    /// # Errors
+    /// What the provider said when one of these could not be done.
+    pub fn round_trip(&self, content: &[u8]) -> io::Result<bool> {
+        let spec = self.spec(&probe_invocation()).map_err(io::Error::other)?;
+        let with = (Arc::clone(&self.adapter), Arc::clone(&self.around));
+        let manner = (self.account.patience, self.tamper);
+        let session = Session::open(with, spec, manner, None).map_err(io::Error::other)?;
+        session.round_trip(content).map_err(io::Error::other)
     }
 
     /// Reaps only when a session of this home was left behind.
@@ -141,7 +164,8 @@ impl Remote {
         self.reap_abandoned();
         let with = (Arc::clone(&self.adapter), Arc::clone(&self.around));
         let is_open = spec.network == Network::DangerEverything;
-        let session = Session::open(with, spec, self.account.patience, cancel)?;
+        let manner = (self.account.patience, self.tamper);
+        let session = Session::open(with, spec, manner, cancel)?;
         let observed = session.observe()?;
         let canary = (!is_open).then(|| self.canary());
         let look = session.look(canary)?;
@@ -174,6 +198,8 @@ impl Remote {
         let files = &invocation.files;
         let (entries, staged) = staging::collect(&files.workspace, &files.masks)?;
         session.send(&entries)?;
+        // Getting ready and staging took of its life; the program gets all of its time.
+        session.extend()?;
         let source = self.stage_input(session, invocation, cancel)?;
         // Policies change at run time: what is bound is what is read right before the start.
         let again = session.observe()?;
@@ -185,7 +211,11 @@ impl Remote {
             return Ok((without_output(Outcome::Cancelled), now, None));
         }
         let start = Start {
-            line: program_line((&invocation.command, &invocation.env), &directory(invocation), source),
+            line: program_line(
+                (&invocation.command, &invocation.env),
+                &directory(invocation),
+                source,
+            ),
             env: revealed(invocation),
             timeout: start_timeout(&invocation.limits),
             has_input: source == Source::Streamed,
@@ -226,6 +256,7 @@ impl Remote {
         invocation: &Invocation,
         (sink, cancel): (&dyn Sink, &Cancel),
     ) -> Result<Driven, SessionError> {
+        session.wire().arm();
         let mut running = match self.adapter.start(session.wire(), &session.handle, start) {
             Ok(running) => running,
             Err(NotStarted::Refused(error)) => return Err(error.into()),
@@ -236,8 +267,7 @@ impl Remote {
                 return Ok(without_output(outcome));
             }
         };
-        let feed =
-            if start.has_input { Feed::streamed(&invocation.stdin) } else { Feed::Done };
+        let feed = if start.has_input { Feed::streamed(&invocation.stdin) } else { Feed::Done };
         let watch = Watch { limits: &invocation.limits, sink, cancel };
         drive(session.wire(), &mut *running, feed, watch).map_err(|code| SessionError::Step {
             what: "starting the program",
@@ -359,9 +389,9 @@ impl Backend for Remote {
         let mut readied = match self.take_waiting(plan) {
             Some(readied) => readied,
             None => {
-                let spec = self.spec(&plan.invocation).map_err(|refusal| {
-                    boundary("asking for a sandbox", refusal.to_string())
-                })?;
+                let spec = self
+                    .spec(&plan.invocation)
+                    .map_err(|refusal| boundary("asking for a sandbox", refusal.to_string()))?;
                 match self.build(spec, Some(cancel)) {
                     Ok(readied) => readied,
                     Err(SessionError::Wire(WireError::Cancelled { .. })) => {
@@ -378,8 +408,7 @@ impl Backend for Remote {
             }
             Err(error) => return Err(boundary("preparing the sandbox", describe(&error))),
         };
-        let has_ended =
-            matches!(driven.outcome, Outcome::Exited { .. } | Outcome::Signaled { .. });
+        let has_ended = matches!(driven.outcome, Outcome::Exited { .. } | Outcome::Signaled { .. });
         let upper = match staged.filter(|_| has_ended) {
             None => None,
             Some(staged) => {
@@ -512,7 +541,8 @@ fn names_only(hosts: &[String]) -> Result<(), Refusal> {
 }
 
 fn host_only(hosts: &[String]) -> Vec<String> {
-    let name = |host: &String| host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name).to_owned();
+    let name =
+        |host: &String| host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name).to_owned();
     let mut names: Vec<String> = hosts.iter().map(name).collect();
     names.sort();
     names.dedup();
@@ -552,9 +582,7 @@ fn directory(invocation: &Invocation) -> String {
 
 fn revealed(invocation: &Invocation) -> Vec<(String, String)> {
     let variables = invocation.env.iter();
-    variables
-        .map(|variable| (variable.name.clone(), variable.value.reveal().to_owned()))
-        .collect()
+    variables.map(|variable| (variable.name.clone(), variable.value.reveal().to_owned())).collect()
 }
 
 /// The provider's own clock strikes a little after ours.
@@ -587,9 +615,21 @@ fn probe_invocation() -> Invocation {
 fn unavailable(isolation: Isolation, why: &str) -> Posture {
     use warrant_protocol::{Component, Enforcement, Evidence};
     let names = [
-        "provider_version", "image_digest", "egress_policy", "mounts", "files.read", "files.write",
-        "files.masks", "network", "network.names", "processes.namespace", "processes.kill",
-        "syscalls", "privileges", "ipc", "environment",
+        "provider_version",
+        "image_digest",
+        "egress_policy",
+        "mounts",
+        "files.read",
+        "files.write",
+        "files.masks",
+        "network",
+        "network.names",
+        "processes.namespace",
+        "processes.kill",
+        "syscalls",
+        "privileges",
+        "ipc",
+        "environment",
     ];
     let limits = LimitKind::ALL.into_iter().map(|kind| format!("limits.{}", kind.as_str()));
     let names = names.into_iter().map(str::to_owned).chain(limits);

@@ -18,8 +18,22 @@ pub(crate) enum Sandbox {
         #[arg(long)]
         json: bool,
     },
-    /// List the tiers with what they hold here
+    /// List tiers and providers with what they hold, their version and the tier they earned
+    ///
+    /// At a provider with a key a sandbox is made for this, looked at and deleted.
     Providers {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Delete what runs that crashed left at remote providers
+    ///
+    /// Sandboxes are found by the label of this home; those of living runs are left alone.
+    /// The next run at a provider does the same by itself when it finds a record left behind.
+    Reap {
+        /// The provider; all that have a key without it
+        #[arg(long, value_name = "P")]
+        provider: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -54,11 +68,13 @@ Its exit code is the exit code. Codes of our own, always named in that line and 
 Examples:
   warrant sandbox exec -- npm test
   warrant sandbox exec --allow-host registry.npmjs.org -- npm ci
+  warrant sandbox exec --provider e2b --accept-evidence requested:image_digest -- npm test
   warrant sandbox exec --dry-run -- sh -c 'rm -rf ~/x'";
 
 #[derive(Debug, Args)]
 pub(crate) struct Exec {
-    /// Which tier [default: the strongest one that a probe confirms here]
+    /// Which tier or provider: mock, process, hermetic, namespace, opensandbox, e2b, daytona
+    /// [default: the strongest one that a probe confirms here]
     #[arg(long, value_name = "P")]
     pub(crate) provider: Option<String>,
     /// Image or template, where the provider has them

@@ -11,7 +11,7 @@ use warrant_sandbox::hermetic::WorkerProgram;
 
 use crate::exit::{Exit, Misuse};
 use crate::ui::{self, Tone, paint};
-use warrant_govern::Desk;
+use warrant_govern::{Desk, providers};
 
 /// What to examine, and how to tell it.
 pub(crate) struct Wanted<'a> {
@@ -34,9 +34,17 @@ pub(crate) fn run(home: Option<&Path>, wanted: &Wanted<'_>) -> anyhow::Result<Ex
         keys: EvidenceKeys { plane: key()?, runner: key()? },
         worker: WorkerProgram::this(),
     };
-    let subject = setting
-        .subject(isolation)
-        .ok_or_else(|| Misuse::of(anyhow!("--provider {isolation} cannot be examined here")))?;
+    let subject = match super::providers::remote_named(Some(wanted.provider), home)? {
+        Some(isolation) => {
+            let desk = Desk::open(home)?;
+            let around = providers::around(desk.plane().home());
+            let around = around.map_err(|error| Misuse::of(error.into()))?;
+            setting.remote(isolation, around).map_err(|error| Misuse::of(error.into()))?
+        }
+        None => setting
+            .subject(isolation)
+            .ok_or_else(|| Misuse::of(anyhow!("--provider {isolation} cannot be examined here")))?,
+    };
     let report = examine(&subject, tier, &mut |progress| {
         if let (Progress::Finished(check), false) = (progress, wanted.json) {
             let word = if check.pass {
@@ -54,10 +62,13 @@ pub(crate) fn run(home: Option<&Path>, wanted: &Wanted<'_>) -> anyhow::Result<Ex
             ));
         }
     });
-    if let Some(file) = wanted.report {
-        let desk = Desk::open(home)?;
-        let signed = report.sign(desk.plane().home().plane_key(), random::now()?)?;
-        std::fs::write(file, format!("{}\n", signed.to_value()))
+    let desk = Desk::open(home)?;
+    let signed = report.sign(desk.plane().home().plane_key(), random::now()?)?;
+    let kept = super::providers::report_file(&desk, isolation);
+    for file in wanted.report.into_iter().chain([kept.as_path()]) {
+        let folder = file.parent().map_or(Ok(()), std::fs::create_dir_all);
+        folder
+            .and_then(|()| std::fs::write(file, format!("{}\n", signed.to_value())))
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
     if wanted.json {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use warrant_govern::{Ask, Desk, Hands, Permit, backends, keep};
@@ -23,8 +24,12 @@ use request::Wish;
 
 /// Runs one program under a contract.
 pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit> {
+    let remote = super::providers::remote_named(arguments.provider.as_deref(), home)?;
     let desk = Desk::open(home)?;
-    let backends = backends::local_of(desk.plane().home());
+    let backends: Vec<Arc<dyn Backend>> = match remote {
+        Some(isolation) => vec![super::providers::open(isolation, &desk)?],
+        None => backends::local_of(desk.plane().home()),
+    };
     let backend = super::providers::choose(&backends, arguments.provider.as_deref())?;
     let wish = Wish::read(arguments, &desk, backend.isolation()).map_err(Misuse::of)?;
     if arguments.dry_run {

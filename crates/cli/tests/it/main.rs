@@ -12,6 +12,7 @@ mod crash;
 mod exec;
 mod keys;
 mod plane;
+mod remote;
 mod verify;
 
 use std::io::Write as _;

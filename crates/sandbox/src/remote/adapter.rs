@@ -134,8 +134,6 @@ pub(crate) enum Said {
     Exited(u8),
     /// A signal ended it.
     Signaled(u8),
-    /// The provider ended it because its time was up.
-    TimedOut,
     /// Nothing within the time that was given.
     Nothing,
     /// The provider will not run it, and says so before it started.
@@ -234,8 +232,13 @@ pub(crate) trait Adapter: Send + Sync + std::fmt::Debug {
     fn put(&self, wire: &Wire, handle: &Handle, file: (&str, &[u8])) -> Result<(), WireError>;
 
     /// Reads a file of at most so many bytes.
-    fn get(&self, wire: &Wire, handle: &Handle, path: &str, most: u64)
-    -> Result<Vec<u8>, WireError>;
+    fn get(
+        &self,
+        wire: &Wire,
+        handle: &Handle,
+        path: &str,
+        most: u64,
+    ) -> Result<Vec<u8>, WireError>;
 
     /// Lists the names in a directory.
     fn list(&self, wire: &Wire, handle: &Handle, path: &str) -> Result<Vec<String>, WireError>;

@@ -85,12 +85,7 @@ fn padded(out: &mut Vec<u8>, content: &[u8]) {
     }
 }
 
-fn header(
-    out: &mut Vec<u8>,
-    (path, target): (&[u8], &[u8]),
-    (kind, mode): (u8, u32),
-    size: usize,
-) {
+fn header(out: &mut Vec<u8>, (path, target): (&[u8], &[u8]), (kind, mode): (u8, u32), size: usize) {
     let fixed = |text: &[u8], width: usize| {
         let mut field = text.get(..width.min(text.len())).unwrap_or_default().to_vec();
         field.resize(width, 0);
@@ -113,8 +108,7 @@ fn header(
     ]
     .concat();
     let after = [vec![kind], fixed(target, 100), b"ustar  \0".to_vec(), vec![0; 247]].concat();
-    let sum: u32 =
-        before.iter().chain(&after).map(|byte| u32::from(*byte)).sum::<u32>() + 8 * 32;
+    let sum: u32 = before.iter().chain(&after).map(|byte| u32::from(*byte)).sum::<u32>() + 8 * 32;
     let start = out.len();
     out.extend(before);
     out.extend_from_slice(format!("{sum:06o}\0 ").as_bytes());
@@ -153,9 +147,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Vec<Entry>, InvalidArchive> {
                 let target = long_target.take().unwrap_or(head.target);
                 let Some(path) = normal(&path)? else { continue };
                 let node = match head.kind {
-                    b'0' | 0 | b'7' => {
-                        Node::File { mode: head.mode, content: content.to_vec() }
-                    }
+                    b'0' | 0 | b'7' => Node::File { mode: head.mode, content: content.to_vec() },
                     b'5' => Node::Directory { mode: head.mode },
                     b'2' => Node::Link { target },
                     b'1' => linked(&entries, &target)?,
@@ -241,9 +233,10 @@ fn number(field: &[u8]) -> Result<u64, InvalidArchive> {
         && first & 0x80 != 0
     {
         let start = u64::from(first & 0x7f);
-        return rest.iter().try_fold(start, |sum, byte| {
-            sum.checked_mul(256)?.checked_add(u64::from(*byte))
-        }).ok_or(InvalidArchive::Header);
+        return rest
+            .iter()
+            .try_fold(start, |sum, byte| sum.checked_mul(256)?.checked_add(u64::from(*byte)))
+            .ok_or(InvalidArchive::Header);
     }
     let text = std::str::from_utf8(until_nul(field)).map_err(|_| InvalidArchive::Header)?.trim();
     if text.is_empty() {

@@ -20,7 +20,7 @@ use super::adapter::{
 };
 use super::answer::{escaped, id, same_id, text};
 use super::settings::Account;
-use super::wire::{Call, Content, Wire, WireError};
+use super::wire::{CREATING, Call, Content, READING, Wire, WireError};
 use super::{host_only, names_only};
 use crate::{Network, Refusal};
 
@@ -95,16 +95,20 @@ impl Daytona {
         let url = url.trim_end_matches('/');
         let is_secure = url.starts_with("https://");
         // SECURITY: the key travels there too, so it never leaves TLS because an answer says so.
-        let is_good = is_secure
-            || (url.starts_with("http://") && self.account.api.starts_with("http://"));
+        let is_good =
+            is_secure || (url.starts_with("http://") && self.account.api.starts_with("http://"));
         if is_good && url.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Ok(format!("{url}/{id}"));
         }
         Err(WireError::Malformed { what, why: "the toolbox is at no usable address".to_owned() })
     }
 
-    fn read(&self, wire: &Wire, handle: &Handle) -> Result<(Value, Option<String>), WireError> {
-        let what = "reading the sandbox back";
+    fn read(
+        &self,
+        wire: &Wire,
+        handle: &Handle,
+        what: &'static str,
+    ) -> Result<(Value, Option<String>), WireError> {
         let path = format!("/sandbox/{}", handle.id);
         let reply = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?;
         let version = reply.header("x-daytona-api-version");
@@ -119,8 +123,11 @@ impl Daytona {
         };
         let listed = |name: &str| {
             let text = info.get(name).and_then(Value::as_str).unwrap_or_default();
-            let mut hosts: Vec<String> =
-                text.split(',').map(|host| host.trim().to_owned()).filter(|h| !h.is_empty()).collect();
+            let mut hosts: Vec<String> = text
+                .split(',')
+                .map(|host| host.trim().to_owned())
+                .filter(|h| !h.is_empty())
+                .collect();
             hosts.sort();
             hosts
         };
@@ -185,7 +192,7 @@ impl Adapter for Daytona {
     }
 
     fn create(&self, wire: &Wire, spec: &Spec) -> Result<Handle, WireError> {
-        let what = "creating the sandbox";
+        let what = CREATING;
         let content = Content::Json(self.create_body(spec));
         let created = wire.call(&self.api(what, Method::POST, "/sandbox", content))?.json()?;
         let id = id(what, &created, "id")?;
@@ -194,7 +201,7 @@ impl Adapter for Daytona {
 
     fn is_ready(&self, wire: &Wire, handle: &mut Handle) -> Result<bool, WireError> {
         let what = "waiting for the sandbox";
-        let (info, _) = self.read(wire, handle)?;
+        let (info, _) = self.read(wire, handle, what)?;
         let state = info.get("state").and_then(Value::as_str).unwrap_or_default();
         if DEAD.contains(&state) {
             return Err(WireError::Malformed { what, why: format!("its state is {state}") });
@@ -215,7 +222,7 @@ impl Adapter for Daytona {
     }
 
     fn observe(&self, wire: &Wire, handle: &Handle, spec: &Spec) -> Result<Observed, WireError> {
-        let (info, header) = self.read(wire, handle)?;
+        let (info, header) = self.read(wire, handle, READING)?;
         let version = match header {
             Some(version) => Told::Is(version),
             None => self.version(wire)?,
@@ -340,7 +347,8 @@ impl Adapter for Daytona {
         loop {
             let more = next.as_ref().map(|cursor| format!("&cursor={}", escaped(cursor)));
             let path = format!("/sandbox?labels={labels}{}", more.unwrap_or_default());
-            let listed = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
+            let listed =
+                wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
             // Older servers answer with the list itself.
             let items = listed.get("items").unwrap_or(&listed);
             let page = items.as_array().cloned().unwrap_or_default();

@@ -80,7 +80,6 @@ pub(crate) fn drive(
             },
             Said::Exited(code) => break Outcome::Exited { code },
             Said::Signaled(signal) => break Outcome::Signaled { signal },
-            Said::TimedOut => break Outcome::Limited { limit: LimitKind::Wall },
             Said::Refused(code) => return Err(code),
             Said::Lost => break Outcome::Unobserved,
         }
@@ -198,8 +197,7 @@ pub(crate) fn whole_input(stdin: &Stdin, cancel: &Cancel) -> io::Result<Option<V
     if rustix::termios::isatty(&**fd) {
         return Ok(None);
     }
-    let is_device =
-        FileType::from_raw_mode(fstat(&**fd)?.st_mode) == FileType::CharacterDevice;
+    let is_device = FileType::from_raw_mode(fstat(&**fd)?.st_mode) == FileType::CharacterDevice;
     let mut all = Vec::new();
     let mut last = Instant::now();
     loop {

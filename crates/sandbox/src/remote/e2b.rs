@@ -19,7 +19,7 @@ use super::adapter::{
 };
 use super::answer::{escaped, id, same_id, text, texts};
 use super::settings::Account;
-use super::wire::{Call, Content, Wire, WireError};
+use super::wire::{CREATING, Call, Content, READING, Wire, WireError};
 use super::{host_only, names_only};
 use crate::{Network, Refusal};
 
@@ -105,8 +105,7 @@ impl E2b {
             Some(hosts) => {
                 let mut wanted = host_only(hosts);
                 wanted.sort();
-                list("allowOut") == wanted
-                    && list("denyOut").iter().any(|rule| rule == EVERYTHING)
+                list("allowOut") == wanted && list("denyOut").iter().any(|rule| rule == EVERYTHING)
             }
         };
         let rules = json!({
@@ -157,7 +156,7 @@ impl Adapter for E2b {
     }
 
     fn create(&self, wire: &Wire, spec: &Spec) -> Result<Handle, WireError> {
-        let what = "creating the sandbox";
+        let what = CREATING;
         let mut body = self.create_body(spec);
         let call = |path: &str, body: &Value| {
             self.api(what, Method::POST, path, Content::Json(body.clone()))
@@ -205,7 +204,7 @@ impl Adapter for E2b {
     }
 
     fn observe(&self, wire: &Wire, handle: &Handle, spec: &Spec) -> Result<Observed, WireError> {
-        let what = "reading the sandbox back";
+        let what = READING;
         let path = format!("/sandboxes/{}", handle.id);
         let info = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
         same_id(what, &info, ("sandboxID", &handle.id))?;
@@ -282,7 +281,8 @@ impl Adapter for E2b {
     fn list(&self, wire: &Wire, handle: &Handle, path: &str) -> Result<Vec<String>, WireError> {
         let what = "listing a directory";
         let content = Content::Json(json!({ "path": path, "depth": 1 }));
-        let listed = process::unary(wire, handle, what, ("filesystem.Filesystem/ListDir", content))?;
+        let listed =
+            process::unary(wire, handle, what, ("filesystem.Filesystem/ListDir", content))?;
         let entries = listed.get("entries").and_then(Value::as_array).cloned().unwrap_or_default();
         entries.iter().take(MOST_LISTED).map(|entry| text(what, entry, "name")).collect()
     }

@@ -25,9 +25,7 @@ pub(crate) fn quoted(word: &str) -> String {
 /// Returns the words that start a command.
 pub(crate) fn words(command: &Command) -> Vec<String> {
     match command {
-        Command::Argv { program, args } => {
-            std::iter::once(program).chain(args).cloned().collect()
-        }
+        Command::Argv { program, args } => std::iter::once(program).chain(args).cloned().collect(),
         Command::Shell { shell, script } => {
             let name = match shell {
                 Shell::Sh => "sh",
@@ -222,7 +220,7 @@ pub(crate) fn step(
             }
             Said::Started | Said::Nothing => {}
             Said::Refused(code) => return Err(StepFailed::Exited(126, code)),
-            Said::Signaled(_) | Said::TimedOut | Said::Lost => return Err(StepFailed::Unobserved),
+            Said::Signaled(_) | Said::Lost => return Err(StepFailed::Unobserved),
         }
     }
     Err(StepFailed::Unobserved)

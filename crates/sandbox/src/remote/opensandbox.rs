@@ -17,7 +17,7 @@ use super::adapter::{
 };
 use super::answer::{escaped, id, same_id, text};
 use super::settings::Account;
-use super::wire::{Call, Content, Wire, WireError};
+use super::wire::{CREATING, Call, Content, READING, Wire, WireError};
 use super::{host_only, names_only};
 use crate::{Network, Refusal};
 
@@ -68,12 +68,7 @@ impl OpenSandbox {
     }
 
     /// Where the service that runs programs answers, as the server tells.
-    fn find_execd(
-        &self,
-        wire: &Wire,
-        handle: &mut Handle,
-        query: &str,
-    ) -> Result<(), WireError> {
+    fn find_execd(&self, wire: &Wire, handle: &mut Handle, query: &str) -> Result<(), WireError> {
         let what = "finding the sandbox";
         let path = format!("/sandboxes/{}/endpoints/{EXECD_PORT}{query}", handle.id);
         let told = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
@@ -105,7 +100,7 @@ impl OpenSandbox {
 
     fn egress(&self, wire: &Wire, id: &str, spec: &Spec) -> Result<Told<Egress>, WireError> {
         let path = format!("/sandboxes/{id}/networkpolicy");
-        let call = self.api("reading the rules back", Method::GET, &path, Content::Nothing);
+        let call = self.api(READING, Method::GET, &path, Content::Nothing);
         let told = match wire.repeat(&call) {
             Ok(reply) => reply.json()?,
             // Nobody enforces rules in this sandbox.
@@ -119,8 +114,7 @@ impl OpenSandbox {
             Err(other) => return Err(other),
         };
         let Some(policy) = told.get("policy") else { return Ok(Told::Nothing) };
-        let mechanism =
-            told.get("enforcementMode").and_then(Value::as_str).map(str::to_owned);
+        let mechanism = told.get("enforcementMode").and_then(Value::as_str).map(str::to_owned);
         let weakness = match mechanism.as_deref() {
             _ if spec.network == Network::DangerEverything => None,
             Some("dns") => Some("enforced by names alone: an address goes around it".to_owned()),
@@ -229,7 +223,7 @@ impl Adapter for OpenSandbox {
     }
 
     fn create(&self, wire: &Wire, spec: &Spec) -> Result<Handle, WireError> {
-        let what = "creating the sandbox";
+        let what = CREATING;
         let memory = spec.memory_bytes.unwrap_or(USUAL_MEMORY) >> 20;
         let mut body = json!({
             "image": { "uri": spec.image },
@@ -276,7 +270,7 @@ impl Adapter for OpenSandbox {
     }
 
     fn observe(&self, wire: &Wire, handle: &Handle, spec: &Spec) -> Result<Observed, WireError> {
-        let what = "reading the sandbox back";
+        let what = READING;
         let path = format!("/sandboxes/{}", handle.id);
         let info = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
         same_id(what, &info, ("id", &handle.id))?;
@@ -315,8 +309,7 @@ impl Adapter for OpenSandbox {
         let name = path.rsplit('/').next().map(str::to_owned);
         // Permissions are octal digits, written as a decimal number.
         let metadata = json!({ "path": path, "mode": 600 }).to_string().into_bytes();
-        let mut call =
-            self.inside("writing a file", handle, (Method::POST, "/files/upload"));
+        let mut call = self.inside("writing a file", handle, (Method::POST, "/files/upload"));
         call.content = Content::Form(vec![
             ("metadata".to_owned(), Some("metadata".to_owned()), "application/json", metadata),
             ("file".to_owned(), name, "application/octet-stream", bytes.to_vec()),
@@ -377,7 +370,8 @@ impl Adapter for OpenSandbox {
         let mut orphans = Vec::new();
         for page in 1.. {
             let path = format!("/sandboxes?metadata={label}&page={page}&pageSize=100");
-            let listed = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
+            let listed =
+                wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
             let items = listed.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
             for sandbox in &items {
                 let labels = sandbox.get("metadata");

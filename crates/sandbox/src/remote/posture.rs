@@ -34,7 +34,8 @@ pub(crate) fn posture(findings: &Findings<'_>) -> Posture {
     let ours = |detail: &str| -> Fact {
         (Enforced, Measured, "this machine".to_owned(), Some(detail.to_owned()))
     };
-    let untold = || -> Fact { (Unknown, Unavailable, "the provider does not tell".to_owned(), None) };
+    let untold =
+        || -> Fact { (Unknown, Unavailable, "the provider does not tell".to_owned(), None) };
     let mut components = BTreeMap::new();
     let mut add = |name: &str, (enforcement, evidence, source, detail): Fact| {
         let component = Component { enforcement, evidence, source, detail };

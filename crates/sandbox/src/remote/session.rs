@@ -17,7 +17,7 @@ use super::inside::{self, ARCHIVE_IN, ARCHIVE_OUT, Look, StepFailed};
 use super::records::{self, Record};
 use super::settings::Surroundings;
 use super::staging::MOST_BYTES;
-use super::wire::{Wire, WireError};
+use super::wire::{Tamper, Wire, WireError};
 use crate::Cancel;
 
 /// Why a session could not go on; nothing of the program ran.
@@ -72,10 +72,11 @@ impl Session {
     pub(crate) fn open(
         (adapter, around): (Arc<dyn Adapter>, Arc<Surroundings>),
         spec: Spec,
-        patience: Duration,
+        (patience, tamper): (Duration, Option<Tamper>),
         cancel: Option<&Cancel>,
     ) -> Result<Self, SessionError> {
         let mut wire = Wire::open(patience)?;
+        wire.tamper(tamper);
         wire.watch(cancel.cloned());
         let mut record = Record::open(&around.records(adapter.isolation()), &spec.session)?;
         let handle = match adapter.create(&wire, &spec) {
@@ -83,8 +84,8 @@ impl Session {
             Err(error) => {
                 wire.watch(None);
                 // It may exist without our knowing its name; the label finds it.
-                let is_gone = !error.is_ambiguous()
-                    || delete_by_label(&*adapter, &wire, &spec).is_ok_and(|()| true);
+                let is_gone =
+                    !error.is_ambiguous() || delete_by_label(&*adapter, &wire, &spec).is_ok();
                 if is_gone {
                     record.settle();
                 }
@@ -140,6 +141,23 @@ impl Session {
         self.adapter.put(&self.wire, &self.handle, (ARCHIVE_IN, &bytes))?;
         let said = self.step("unpacking the workspace", &inside::unpack_line(&digest.to_hex()))?;
         if said.trim() == "unpacked" { Ok(digest) } else { Err(SessionError::Digest) }
+    }
+
+    /// Lets the sandbox live as long as it was asked to, from now on.
+    pub(crate) fn extend(&self) -> Result<(), SessionError> {
+        Ok(self.adapter.extend(&self.wire, &self.handle, self.spec.lifetime)?)
+    }
+
+    /// Writes a file, finds it listed, and reads it back.
+    pub(crate) fn round_trip(&self, content: &[u8]) -> Result<bool, SessionError> {
+        const FOLDER: &str = "/tmp";
+        const NAME: &str = "warrant-round-trip";
+        let path = format!("{FOLDER}/{NAME}");
+        self.put(&path, content)?;
+        let is_listed =
+            self.adapter.list(&self.wire, &self.handle, FOLDER)?.iter().any(|name| name == NAME);
+        let most = content.len() as u64 + 1;
+        Ok(is_listed && self.adapter.get(&self.wire, &self.handle, &path, most)? == content)
     }
 
     /// Puts one file there.
@@ -203,11 +221,7 @@ impl Drop for Session {
     }
 }
 
-fn delete_by_label(
-    adapter: &dyn Adapter,
-    wire: &Wire,
-    spec: &Spec,
-) -> Result<(), WireError> {
+fn delete_by_label(adapter: &dyn Adapter, wire: &Wire, spec: &Spec) -> Result<(), WireError> {
     for orphan in adapter.orphans(wire, &spec.home)? {
         if orphan.session.as_deref() == Some(&spec.session) {
             adapter.delete(wire, &orphan.id)?;

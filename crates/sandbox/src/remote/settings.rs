@@ -112,14 +112,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Account {
     /// Reads what a provider needs; a missing key is told before anything else.
-    pub(crate) fn read(
-        isolation: Isolation,
-        around: &Surroundings,
-    ) -> Result<Self, NotConfigured> {
+    pub(crate) fn read(isolation: Isolation, around: &Surroundings) -> Result<Self, NotConfigured> {
         let config = around.config.get(isolation.as_str()).cloned().unwrap_or_default();
-        let get = |name: &str| {
-            around.environment.get(name).filter(|value| !value.is_empty()).cloned()
-        };
+        let get =
+            |name: &str| around.environment.get(name).filter(|value| !value.is_empty()).cloned();
         let (variable, keys): (&'static str, &[&str]) = match isolation {
             Isolation::E2b => ("E2B_API_KEY", &["E2B_API_KEY"]),
             Isolation::Daytona => ("DAYTONA_API_KEY", &["DAYTONA_API_KEY", "DAYTONA_JWT_TOKEN"]),

@@ -137,8 +137,7 @@ impl Reader {
                 Ok(())
             }
             FileType::RegularFile => {
-                let flags =
-                    OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
                 let file = openat(at, name, flags, Mode::empty())?;
                 let mut content = Vec::new();
                 let left = (MOST_BYTES + 1).saturating_sub(self.bytes);
@@ -230,11 +229,10 @@ pub(crate) fn write_upper(
             };
             changed != path && is_within(changed, path)
         };
-        let is_itself = |difference: &Difference| {
-            matches!(difference, Difference::Now(entry) if entry.path == *path)
-        };
+        let is_itself = |difference: &Difference| matches!(difference, Difference::Now(entry) if entry.path == *path);
         if differences.iter().any(leads) && !differences.iter().any(is_itself) {
-            let (folder, name) = existing_parent(upper, path)?;
+            // What is gone itself has no permissions to keep.
+            let Ok((folder, name)) = existing_parent(upper, path) else { continue };
             if let Ok(directory) = openat(&folder, name, directory_flags(), Mode::empty()) {
                 fchmod(&directory, Mode::from_bits_truncate(*mode))?;
             }
@@ -247,15 +245,10 @@ fn place(root: &OwnedFd, entry: &Entry) -> io::Result<()> {
     let (folder, name) = parent(root, &entry.path)?;
     match &entry.node {
         Node::Directory { .. } => make_directory(&folder, name),
-        Node::Link { target } => {
-            Ok(symlinkat(OsStr::from_bytes(target), &folder, name)?)
-        }
+        Node::Link { target } => Ok(symlinkat(OsStr::from_bytes(target), &folder, name)?),
         Node::File { mode, content } => {
-            let flags = OFlags::WRONLY
-                | OFlags::CREATE
-                | OFlags::EXCL
-                | OFlags::NOFOLLOW
-                | OFlags::CLOEXEC;
+            let flags =
+                OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = openat(&folder, name, flags, Mode::from_bits_truncate(0o600))?;
             let mut file = std::fs::File::from(file);
             io::Write::write_all(&mut file, content)?;

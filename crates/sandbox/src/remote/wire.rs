@@ -3,6 +3,7 @@
 //!
 //! Redirects are not followed, so a key never travels to a place nobody named.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
@@ -103,6 +104,13 @@ impl Reply {
             .map_err(|error| WireError::Malformed { what: self.what, why: error.to_string() })
     }
 
+    /// Returns the answer with its JSON changed.
+    fn with(self, change: impl FnOnce(&mut Value)) -> Result<Self, WireError> {
+        let mut value = self.json()?;
+        change(&mut value);
+        Ok(Self { body: value.to_string().into_bytes(), ..self })
+    }
+
     /// Returns a header as text.
     pub(crate) fn header(&self, name: &str) -> Option<String> {
         self.headers.get(name)?.to_str().ok().map(str::to_owned)
@@ -118,6 +126,42 @@ const FIRST_PAUSE: Duration = Duration::from_millis(150);
 /// How often a waiting call looks whether the run was cancelled.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// What is made to go wrong on the wire, to see that it is noticed: the answers of a provider are
+/// replaced on their way in, as a provider that misbehaves would replace them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tamper {
+    /// Every reading back is answered with a server error.
+    ServerError,
+    /// Every reading back is never answered.
+    ServerHang,
+    /// Every reading back is cut off.
+    Truncated,
+    /// Every reading back is answered with something that is no JSON.
+    Malformed,
+    /// Every reading back speaks of another sandbox.
+    WrongSandbox,
+    /// The second reading back tells of another amount of memory.
+    OtherSpec,
+    /// The key is refused from the second reading back on.
+    KeyRevoked,
+    /// The second reading back tells of open egress.
+    EgressOpened,
+    /// The second reading back tells of another image.
+    ImageSwapped,
+    /// The sandbox cannot be made.
+    Unbuildable,
+    /// The connection to the program is cut right after its start.
+    Cut,
+    /// The program is accepted and never says anything.
+    Silent,
+}
+
+/// What readings of the sandbox are for, in calls.
+pub(crate) const READING: &str = "reading the sandbox back";
+/// What starting a program is for, in calls.
+pub(crate) const STARTING: &str = "starting the program";
+pub(crate) const CREATING: &str = "creating the sandbox";
+
 /// A client with its own runtime; connections live as long as it does.
 pub(crate) struct Wire {
     runtime: Runtime,
@@ -126,6 +170,11 @@ pub(crate) struct Wire {
     patience: Duration,
     /// Looked at while waiting.
     cancel: Option<Cancel>,
+    tamper: Option<Tamper>,
+    /// How many readings back were asked for.
+    readings: Cell<u32>,
+    /// Whether the next program is the one that was asked for, not a step of ours.
+    is_armed: Cell<bool>,
 }
 
 impl std::fmt::Debug for Wire {
@@ -147,7 +196,50 @@ impl Wire {
             .http1_only()
             .build()
             .map_err(std::io::Error::other)?;
-        Ok(Self { runtime, client, patience, cancel: None })
+        let (readings, is_armed) = (Cell::new(0), Cell::new(false));
+        Ok(Self { runtime, client, patience, cancel: None, tamper: None, readings, is_armed })
+    }
+
+    /// From now on something goes wrong.
+    pub(crate) fn tamper(&mut self, tamper: Option<Tamper>) {
+        self.tamper = tamper;
+    }
+
+    /// The next program to be started is the one that was asked for.
+    pub(crate) fn arm(&self) {
+        self.is_armed.set(true);
+    }
+
+    /// Returns the answer as it arrives when something is made to go wrong.
+    fn tampered(&self, what: &'static str, reply: Reply) -> Result<Reply, WireError> {
+        let Some(tamper) = self.tamper.filter(|_| what == READING) else { return Ok(reply) };
+        let count = self.readings.get() + 1;
+        self.readings.set(count);
+        let refused = |status| Err(WireError::Refused { what, status, message: String::new() });
+        match tamper {
+            Tamper::ServerError => refused(500),
+            Tamper::ServerHang | Tamper::Truncated => Err(WireError::Unanswered { what }),
+            Tamper::Malformed => Ok(Reply { body: b"<html>".to_vec(), ..reply }),
+            Tamper::KeyRevoked if count > 1 => refused(401),
+            Tamper::WrongSandbox => reply.with(|info| {
+                set(info, &["sandboxID", "id"], Value::from("another"));
+            }),
+            Tamper::OtherSpec if count > 1 => reply.with(|info| {
+                set(info, &["memoryMB", "memory"], Value::from(4_000_000));
+                // A provider that tells no memory is told by its image.
+                set_at(info, "/image/uri", Value::from("another"));
+            }),
+            Tamper::ImageSwapped if count > 1 => reply.with(|info| {
+                set(info, &["templateID", "snapshot"], Value::from("another"));
+                set_at(info, "/image/uri", Value::from("another"));
+            }),
+            Tamper::EgressOpened if count > 1 => reply.with(|info| {
+                set(info, &["allowInternetAccess"], Value::from(true));
+                set(info, &["networkBlockAll"], Value::from(false));
+                set_at(info, "/policy/defaultAction", Value::from("allow"));
+            }),
+            _ => Ok(reply),
+        }
     }
 
     /// From now on waiting ends when `cancel` is asked for; none lets every call end by itself.
@@ -163,10 +255,15 @@ impl Wire {
     /// Asks once for an answer of at most so many bytes.
     pub(crate) fn call_large(&self, call: &Call, most: u64) -> Result<Reply, WireError> {
         let request = self.request(call);
-        self.wait(call.what, self.patience, async {
+        if self.tamper == Some(Tamper::Unbuildable) && call.what == CREATING {
+            let message = "it cannot be made".to_owned();
+            return Err(WireError::Refused { what: call.what, status: 400, message });
+        }
+        let reply = self.wait(call.what, self.patience, async {
             let response = request.send().await.map_err(|error| unsent(call.what, error))?;
             whole(call.what, response, most).await
-        })
+        })?;
+        self.tampered(call.what, reply)
     }
 
     /// Asks again, a few times and with growing pauses, while the trouble looks like passing.
@@ -210,7 +307,13 @@ impl Wire {
                 self.wait(call.what, self.patience, whole(call.what, response, MOST_ANSWER_BYTES));
             return Err(refused.err().unwrap_or(WireError::Unanswered { what: call.what }));
         }
-        Ok(Streaming { response, what: call.what })
+        let tamper = self.tamper.filter(|_| self.is_armed.get());
+        Ok(Streaming { response, what: call.what, tamper })
+    }
+
+    /// Returns what is made to go wrong with the program that was asked for.
+    pub(crate) fn program_tamper(&self) -> Option<Tamper> {
+        self.tamper.filter(|_| self.is_armed.get())
     }
 
     /// Asks for a change of protocol and returns the raw connection.
@@ -305,6 +408,7 @@ fn form(fields: &[Field]) -> (String, Vec<u8>) {
 pub(crate) struct Streaming {
     response: Response,
     what: &'static str,
+    tamper: Option<Tamper>,
 }
 
 /// What came within the time that was given.
@@ -321,6 +425,14 @@ pub(crate) enum Piece {
 impl Streaming {
     /// Returns the next piece, or nothing when none came within `how_long`.
     pub(crate) fn next(&mut self, wire: &Wire, how_long: Duration) -> Result<Piece, WireError> {
+        match self.tamper {
+            Some(Tamper::Cut) => return Err(WireError::Unanswered { what: self.what }),
+            Some(Tamper::Silent) => {
+                wire.within(how_long, std::future::pending::<()>());
+                return Ok(Piece::Nothing);
+            }
+            _ => {}
+        }
         match wire.within(how_long, self.response.chunk()) {
             None => Ok(Piece::Nothing),
             Some(Ok(Some(bytes))) => Ok(Piece::Bytes(bytes.to_vec())),
@@ -331,11 +443,7 @@ impl Streaming {
 }
 
 /// Reads an answer to its end; anything but success is a refusal.
-async fn whole(
-    what: &'static str,
-    mut response: Response,
-    most: u64,
-) -> Result<Reply, WireError> {
+async fn whole(what: &'static str, mut response: Response, most: u64) -> Result<Reply, WireError> {
     let status = response.status().as_u16();
     let headers = response.headers().clone();
     let mut body = Vec::new();
@@ -372,6 +480,19 @@ fn unsent(what: &'static str, error: reqwest::Error) -> WireError {
         WireError::NotSent { what, cause: error.without_url() }
     } else {
         WireError::Unanswered { what }
+    }
+}
+
+/// Changes those of the members that exist.
+fn set(value: &mut Value, names: &[&str], to: Value) {
+    for name in names {
+        set_at(value, &format!("/{name}"), to.clone());
+    }
+}
+
+fn set_at(value: &mut Value, pointer: &str, to: Value) {
+    if let Some(member) = value.pointer_mut(pointer) {
+        *member = to;
     }
 }
 

@@ -12,11 +12,11 @@ use super::socket::{Frame, Socket};
 use crate::remote::adapter::{Handle, NotStarted, Running, Said};
 use crate::remote::answer::id;
 use crate::remote::inside::quoted;
-use crate::remote::wire::{Call, Content, Wire, WireError};
+use crate::remote::wire::{Call, Content, Tamper, Wire, WireError};
 
 /// Where the variables of a program lie for a moment.
 pub(super) const VARIABLES: &str = "/tmp/.warrant-env";
-const WHAT: &str = "starting the program";
+const WHAT: &str = crate::remote::wire::STARTING;
 /// How long the exit code of a program whose log ended may take to be known.
 const CODE_TIME: Duration = Duration::from_secs(5);
 /// How long a silent log is listened to before the exit code is asked for.
@@ -92,6 +92,14 @@ impl Running for Process {
             && (self.socket.is_none() || Instant::now() >= *until)
         {
             return said.clone();
+        }
+        match wire.program_tamper() {
+            Some(Tamper::Cut) => return Said::Lost,
+            Some(Tamper::Silent) => {
+                wire.within(how_long, std::future::pending::<()>());
+                return Said::Nothing;
+            }
+            _ => {}
         }
         let Some(socket) = &mut self.socket else {
             return self.code(wire, CODE_TIME).unwrap_or(Said::Lost);

@@ -15,7 +15,7 @@ use crate::Stream;
 use crate::remote::adapter::{Handle, NotStarted, Running, Said, Start};
 use crate::remote::wire::{Call, Content, Piece, Streaming, Wire, WireError};
 
-const WHAT: &str = "starting the program";
+const WHAT: &str = crate::remote::wire::STARTING;
 /// One envelope is never larger than this.
 const MOST_ENVELOPE_BYTES: usize = 16 << 20;
 const LAST: u8 = 2;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::Stream;
 use crate::remote::adapter::{Handle, NotStarted, Running, Said, Start};
-use crate::remote::wire::{Call, Content, Piece, Streaming, Wire, WireError};
+use crate::remote::wire::{Call, Content, Piece, STARTING, Streaming, Wire, WireError};
 
 /// One event is never larger than this.
 const MOST_EVENT_BYTES: usize = 16 << 20;
@@ -35,7 +35,7 @@ pub(super) fn start(wire: &Wire, handle: &Handle, start: &Start) -> Result<Proce
     let mut headers = handle.headers.clone();
     headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
     let call = Call {
-        what: "starting the program",
+        what: STARTING,
         method: Method::POST,
         url: format!("{}/command", handle.base),
         headers,

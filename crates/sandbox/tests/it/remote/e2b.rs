@@ -9,8 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::http::{Answer, Request, Server};
-use super::kit::Trick;
 use super::machine::{Machine, Started, Word};
+use super::trick::Trick;
 
 pub(crate) const KEY: &str = "e2b_0000000000000000000000000000000000000000";
 
@@ -97,6 +97,7 @@ impl Provider {
                 let gone = self.sandboxes.lock().unwrap().remove(path.rsplit('/').next().unwrap());
                 answer.empty(if gone.is_some() { 204 } else { 404 });
             }
+            ("POST", path) if path.ends_with("/timeout") => answer.empty(204),
             _ => answer.json(404, &json!({"code": 404, "message": "no such route"})),
         }
     }

@@ -85,7 +85,8 @@ impl Answer<'_> {
 
     /// An answer that promises more than it sends, and is cut.
     pub(crate) fn truncated(&mut self, body: &[u8]) {
-        let head = "HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 99999\r\n\r\n";
+        let head =
+            "HTTP/1.1 200 X\r\ncontent-type: application/json\r\ncontent-length: 99999\r\n\r\n";
         let _ = self.stream.write_all(&[head.as_bytes(), body].concat());
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
@@ -133,7 +134,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start(handler: impl Fn(&Request, &mut Answer<'_>) + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(
+        handler: impl Fn(&Request, &mut Answer<'_>) + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let stop = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! What the tests share: a workspace, the backend, and the ways in which a provider misbehaves.
+//! What the tests share: a workspace, a backend and an invocation.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,46 +9,6 @@ use warrant_sandbox::remote::{Remote, Surroundings};
 use warrant_sandbox::{
     Command, EnvValue, EnvVar, Files, Invocation, Network, Shell, Stdin, WorkspaceAccess,
 };
-
-/// One way to misbehave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trick {
-    None,
-    RevokedKey,
-    KeyRevokedLater,
-    CreateError,
-    CreateHang,
-    CreateMadeAndCut,
-    CreateMadeAndError,
-    CreateMalformed,
-    CreateStrangeId,
-    InfoError,
-    InfoMalformed,
-    InfoTruncated,
-    InfoFlaky,
-    OtherSandboxTold,
-    OtherSessionTold,
-    UnknownVersion,
-    NoVersion,
-    NoEgressTold,
-    OtherEgressTold,
-    OpenEgress,
-    EgressOpenedLater,
-    ImageSwappedLater,
-    MemoryChangedLater,
-    VersionChangedLater,
-    TooMuchMemory,
-    ForeignMount,
-    DamagedUpload,
-    DamagedDownload,
-    StartError,
-    StartDenied,
-    StartHang,
-    StartCut,
-    NoEnd,
-    EndTwice,
-    SlowLoris,
-}
 
 /// A workspace, a scratch directory and a canary that answers everyone who reaches it.
 pub(crate) struct Desk {
@@ -125,7 +85,10 @@ fn invocation(workspace: &Path, script: &str) -> Invocation {
     Invocation {
         command: Command::Shell { shell: Shell::Sh, script: script.into() },
         cwd: workspace.to_owned(),
-        env: vec![plain("PATH", "/usr/local/bin:/usr/bin:/bin"), plain("GREETING", "it's \"fine\"")],
+        env: vec![
+            plain("PATH", "/usr/local/bin:/usr/bin:/bin"),
+            plain("GREETING", "it's \"fine\""),
+        ],
         stdin: Stdin::Empty,
         tty: None,
         files: Files {

@@ -5,7 +5,8 @@ use warrant_protocol::{Enforcement, Evidence, Outcome};
 use warrant_sandbox::{Backend as _, Cancel};
 
 use super::e2b::Provider;
-use super::kit::{Desk, Trick};
+use super::kit::Desk;
+use super::trick::Trick;
 use crate::bench::run;
 
 /// Runs `echo ran` and returns the outcome, or none when nothing could be built.

@@ -2,7 +2,7 @@
 //! namespace of their own whose `/tmp` is one directory per sandbox.
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -39,7 +39,12 @@ impl Machine {
         self.tmp.path().join(path.strip_prefix("/tmp/").unwrap())
     }
 
-    pub(crate) fn start(&self, line: &str, env: &BTreeMap<String, String>, has_stdin: bool) -> Started {
+    pub(crate) fn start(
+        &self,
+        line: &str,
+        env: &BTreeMap<String, String>,
+        has_stdin: bool,
+    ) -> Started {
         let script = "mount --bind \"$0\" /tmp && cd / && exec sh -c \"$1\"";
         let mut command = Command::new("unshare");
         command.args(["-r", "-m"]);

@@ -8,7 +8,8 @@ use warrant_sandbox::remote::{NotConfigured, Remote};
 use warrant_sandbox::{Backend as _, Cancel, EnvValue, EnvVar, Network, Stdin, WorkspaceAccess};
 
 use super::e2b::Provider;
-use super::kit::{Desk, Trick};
+use super::kit::Desk;
+use super::trick::Trick;
 use crate::bench::run;
 
 /// Returns where a descriptor points.
@@ -113,8 +114,7 @@ fn secrets_reach_the_program_and_nothing_else_of_the_provider() {
     for start in starts.iter() {
         assert!(!start["process"]["args"].to_string().contains("s3cr3t"));
     }
-    let with: Vec<_> =
-        starts.iter().filter(|start| start.to_string().contains("s3cr3t")).collect();
+    let with: Vec<_> = starts.iter().filter(|start| start.to_string().contains("s3cr3t")).collect();
     assert_eq!(with.len(), 1);
 }
 
@@ -193,7 +193,10 @@ fn what_is_made_ready_is_released_or_used_once() {
     let posture = backend.ready(&mut plan, &cancel).unwrap();
     assert_eq!(provider.left(), 1);
     let network = &posture.components["network"];
-    assert_eq!((network.enforcement, network.evidence), (Enforcement::Enforced, Evidence::Measured));
+    assert_eq!(
+        (network.enforcement, network.evidence),
+        (Enforcement::Enforced, Evidence::Measured)
+    );
     assert_eq!(posture.components["image_digest"].evidence, Evidence::Requested);
     assert_eq!(posture.provider_version, "0.6.13");
     backend.release(&plan);
@@ -225,6 +228,14 @@ fn orphans_of_a_crash_are_reaped_by_label_and_the_living_are_left() {
     assert_eq!(provider.left(), 1);
     backend.release(&live);
     assert_eq!(provider.left(), 0);
+}
+
+#[test]
+fn a_file_is_written_listed_and_read_without_a_program() {
+    let (provider, server) = Provider::start(Trick::None);
+    let desk = Desk::new();
+    assert!(desk.e2b(&server.url()).round_trip(b"\0\xff\r\n--x").unwrap());
+    assert_eq!((provider.left(), provider.starts.lock().unwrap().len()), (0, 0));
 }
 
 #[test]
