@@ -223,10 +223,16 @@ impl<'a> Lab<'a> {
     pub(crate) fn attempt_plan(
         &self,
         backend: Arc<dyn Backend>,
-        plan: Plan,
+        mut plan: Plan,
         manner: Manner,
     ) -> Result<Attempt, Broken> {
         let cancel = Cancel::new()?;
+        // What somebody else's machine takes to be there is not the program's time.
+        if self.subject.capabilities.is_remote
+            && let Err(refusal) = backend.ready(&mut plan, &cancel)
+        {
+            return Ok(Attempt::Refused(refusal));
+        }
         let recorder = Arc::new(Recorder::new(manner, cancel.clone()));
         let (told, tells) = mpsc::channel();
         let wall = Duration::from_millis(plan.invocation.limits.wall_ms.unwrap_or(WALL_MS));

@@ -278,7 +278,7 @@ fn refused_at_last(
 ) -> Result<Halt, Halt> {
     let mut lacking = demands.lacking(&report.posture);
     if lacking.is_empty() {
-        lacking.push("unchanged".to_owned());
+        lacking.push("unchanged_since_preflight".to_owned());
     }
     let message = format!("the boundary changed before the start: {}", lacking.join(", "));
     journal.record(&Event::PostureRefused { lacking })?;

@@ -371,6 +371,7 @@ impl Backend for Remote {
         let spec = &readied.session.spec;
         let posture = self.posture_of(spec, &readied.observed, Some(&readied.look));
         bind(&mut plan.artifact, &readied);
+        plan.artifact = signable(plan.artifact.take());
         let session = spec.session.clone();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(session, readied);
         Ok(posture)
@@ -491,6 +492,23 @@ fn bind(artifact: &mut Value, readied: &Readied) {
         "insideMemoryBytes": look.memory_bytes,
     });
     members.insert("resource_limits".to_owned(), limits);
+}
+
+/// Returns JSON as it can be signed: what is absent is left out, and a number is whole or a text.
+fn signable(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let told = members.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(told.map(|(name, value)| (name, signable(value))).collect())
+        }
+        Value::Array(items) => {
+            Value::Array(items.into_iter().filter(|item| !item.is_null()).map(signable).collect())
+        }
+        Value::Number(number) if number.as_u64().is_none_or(|number| number >= 1 << 53) => {
+            Value::String(number.to_string())
+        }
+        other => other,
+    }
 }
 
 /// Refuses what no provider can give.

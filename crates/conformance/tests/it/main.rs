@@ -13,4 +13,6 @@ mod bent;
 mod controls;
 mod kit;
 mod raw;
+#[cfg(feature = "remote")]
+mod remote;
 mod subjects;

@@ -85,6 +85,8 @@ pub(crate) struct Observed {
     pub(crate) mounts: Told<Value>,
     /// Memory in bytes.
     pub(crate) memory_bytes: Told<u64>,
+    /// Whether the request could ask for memory at all.
+    pub(crate) asks_memory: bool,
     /// Disk in bytes.
     pub(crate) disk_bytes: Told<u64>,
     /// Processors, in thousandths.

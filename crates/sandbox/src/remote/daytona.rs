@@ -66,7 +66,7 @@ impl Daytona {
             "labels": spec.labels(),
             "public": false,
             "autoStopInterval": minutes,
-            "autoDeleteInterval": 0,
+            "ttlMinutes": minutes,
         });
         let Value::Object(members) = &mut body else { return body };
         let mut add = |name: &str, value: Value| drop(members.insert(name.to_owned(), value));
@@ -232,6 +232,8 @@ impl Adapter for Daytona {
             None => Told::Nothing,
         };
         let number = |name: &str, unit: u64| match info.get(name).and_then(Value::as_u64) {
+            // Nobody has nothing: it means that nothing is told.
+            Some(0) => Told::Nothing,
             Some(count) => Told::Is(count.saturating_mul(unit)),
             None => Told::Nothing,
         };
@@ -249,6 +251,7 @@ impl Adapter for Daytona {
                 _ => Told::Is(json!([])),
             },
             memory_bytes: number("memory", GIB),
+            asks_memory: is_image(&spec.image),
             disk_bytes: number("disk", GIB),
             cpu_milli: number("cpu", 1000),
             class: told(info.get("sandboxClass").or_else(|| info.get("class"))),

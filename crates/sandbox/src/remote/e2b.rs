@@ -213,6 +213,8 @@ impl Adapter for E2b {
             None => Told::Nothing,
         };
         let number = |name: &str, unit: u64| match info.get(name).and_then(Value::as_u64) {
+            // Nobody has nothing: it means that nothing is told.
+            Some(0) => Told::Nothing,
             Some(count) => Told::Is(count.saturating_mul(unit)),
             None => Told::Nothing,
         };
@@ -229,6 +231,7 @@ impl Adapter for E2b {
                 _ => Told::Is(json!([])),
             },
             memory_bytes: number("memoryMB", 1 << 20),
+            asks_memory: false,
             disk_bytes: number("diskSizeMB", 1 << 20),
             cpu_milli: number("cpuCount", 1000),
             class: Told::Nothing,

@@ -78,16 +78,16 @@ fn scrub(keep: &str) -> String {
 /// Returns the step that unpacks what was sent, after its digest was looked at inside.
 pub(crate) fn unpack_line(digest_hex: &str) -> String {
     format!(
-        "rm -rf {WORKSPACE} && mkdir -p {WORKSPACE} && \
+        "mkdir -p {WORKSPACE} && \
          [ \"$(sha256sum < {ARCHIVE_IN})\" = '{digest_hex}  -' ] && \
-         tar -xpf {ARCHIVE_IN} -C {WORKSPACE} && rm -f {ARCHIVE_IN} && echo unpacked"
+         tar -xpf {ARCHIVE_IN} -C {WORKSPACE} && echo unpacked"
     )
 }
 
 /// Returns the step that packs the workspace and tells digest and size of the archive.
 pub(crate) fn pack_line() -> String {
     format!(
-        "rm -f {ARCHIVE_OUT} && tar -cf {ARCHIVE_OUT} -C {WORKSPACE} . && \
+        "tar -cf {ARCHIVE_OUT} -C {WORKSPACE} . && \
          sha256sum < {ARCHIVE_OUT} && wc -c < {ARCHIVE_OUT}"
     )
 }

@@ -287,6 +287,7 @@ impl Adapter for OpenSandbox {
             egress: self.egress(wire, &handle.id, spec)?,
             mounts: Told::Nothing,
             memory_bytes: self.told_memory(wire, &handle.id),
+            asks_memory: true,
             disk_bytes: Told::Nothing,
             cpu_milli: Told::Nothing,
             class: Told::Nothing,

@@ -233,7 +233,7 @@ fn memory(findings: &Findings<'_>) -> Fact {
     }
     match observed.memory_bytes {
         Told::Is(bytes) => judge(bytes, Evidence::Reported, &observed.source),
-        Told::Nothing if spec.memory_bytes.is_some() => {
+        Told::Nothing if spec.memory_bytes.is_some() && observed.asks_memory => {
             let source = "our own request".to_owned();
             (Enforcement::Enforced, Evidence::Requested, source, None)
         }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -21,6 +22,18 @@ pub(crate) struct Machine {
     pub(crate) tmp: tempfile::TempDir,
     /// Whether programs share the host's network.
     pub(crate) is_open: bool,
+    started: std::sync::Mutex<Vec<u32>>,
+}
+
+impl Drop for Machine {
+    /// Nothing of a deleted sandbox lives on.
+    fn drop(&mut self) {
+        for pid in self.started.lock().unwrap().iter() {
+            if let Some(group) = rustix::process::Pid::from_raw(i32::try_from(*pid).unwrap()) {
+                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            }
+        }
+    }
 }
 
 pub(crate) struct Started {
@@ -31,12 +44,12 @@ pub(crate) struct Started {
 
 impl Machine {
     pub(crate) fn new(is_open: bool) -> Self {
-        Self { tmp: tempfile::tempdir().unwrap(), is_open }
+        Self { tmp: tempfile::tempdir().unwrap(), is_open, started: std::sync::Mutex::default() }
     }
 
     /// Returns where a path of the sandbox lies here.
     pub(crate) fn at(&self, path: &str) -> PathBuf {
-        self.tmp.path().join(path.strip_prefix("/tmp/").unwrap())
+        self.tmp.path().join(path.strip_prefix("/tmp").unwrap().trim_start_matches('/'))
     }
 
     pub(crate) fn start(
@@ -56,7 +69,8 @@ impl Machine {
         command.env("IMAGE_VARIABLE", "of the image").envs(env);
         command.stdin(if has_stdin { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut child = command.process_group(0).spawn().unwrap();
+        self.started.lock().unwrap().push(child.id());
         let (tell, words) = mpsc::channel();
         let stdin = child.stdin.take();
         let pid = child.id();

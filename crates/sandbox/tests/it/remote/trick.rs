@@ -37,5 +37,8 @@ pub(crate) enum Trick {
     StartCut,
     NoEnd,
     EndTwice,
+    LyingExitCode,
+    MergedStreams,
+    SwallowedOutput,
     SlowLoris,
 }
