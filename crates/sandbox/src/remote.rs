@@ -405,7 +405,10 @@ impl Backend for Remote {
         let (driven, posture, staged) = match self.work(&mut readied, plan, (sink, cancel)) {
             Ok(worked) => worked,
             Err(SessionError::Wire(WireError::Cancelled { .. })) => {
-                return Ok(self.report(without_output(Outcome::Cancelled), None, None));
+                let Readied { session, observed, look } = &readied;
+                let posture = self.posture_of(&session.spec, observed, Some(look));
+                let driven = without_output(Outcome::Cancelled);
+                return Ok(self.report(driven, Some(posture), None));
             }
             Err(error) => return Err(boundary("preparing the sandbox", describe(&error))),
         };

@@ -27,7 +27,10 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit>
     let remote = super::providers::remote_named(arguments.provider.as_deref(), home)?;
     let desk = Desk::open(home)?;
     let backends: Vec<Arc<dyn Backend>> = match remote {
-        Some(isolation) => vec![super::providers::open(isolation, &desk)?],
+        Some(isolation) => {
+            let remote: Arc<dyn Backend> = super::providers::open(isolation, &desk)?;
+            vec![remote]
+        }
         None => backends::local_of(desk.plane().home()),
     };
     let backend = super::providers::choose(&backends, arguments.provider.as_deref())?;
