@@ -521,7 +521,8 @@ fn check(invocation: &Invocation) -> Result<(), Refusal> {
         let message = "a provider cannot keep a workspace from being written".to_owned();
         return Err(denied(message));
     }
-    if !files.read_roots.is_empty() || !files.write_roots.is_empty() {
+    let roots = [files.read_roots.len(), files.write_roots.len(), files.places.len()];
+    if roots != [0; 3] {
         let message = "further directories of this machine do not exist at a provider".to_owned();
         return Err(denied(message));
     }
@@ -625,6 +626,7 @@ fn probe_invocation() -> Invocation {
             read_roots: Vec::new(),
             write_roots: Vec::new(),
             masks: Vec::new(),
+            places: Vec::new(),
         },
         network: Network::Allow(Vec::new()),
         limits: Limits { wall_ms: Some(60_000), ..Limits::danger_unlimited() },

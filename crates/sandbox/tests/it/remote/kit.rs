@@ -97,6 +97,7 @@ fn invocation(workspace: &Path, script: &str) -> Invocation {
             read_roots: Vec::new(),
             write_roots: Vec::new(),
             masks: vec![".env".into()],
+            places: Vec::new(),
         },
         network: Network::Allow(Vec::new()),
         limits: Limits { wall_ms: Some(20_000), ..Limits::danger_unlimited() },
