@@ -27,6 +27,7 @@ use crate::{BlobSink, GitError, StoredBlob, TreePath, WalkError};
 
 pub use folder::capture_folder;
 use index::Index;
+pub(crate) use pack::snapshot_commit;
 use untracked::Sorter;
 
 /// The patterns that are held back unless others are given.
@@ -55,7 +56,25 @@ pub enum History {
     /// Tracked files cannot be held back then; the report names those that match a deny pattern.
     Full,
     /// The one commit. Tracked files that match a deny pattern stay at home.
+    ///
+    /// Its parents are missing, so only we materialize it.
     Commit,
+    /// The files of the commit, under a commit of our making that has no parents; any git can
+    /// clone it. Tracked files that match a deny pattern stay at home.
+    ///
+    /// The manifest's base is then that commit; [`crate::pull()`] finds the person's own again,
+    /// unless files were held back: then [`Captured::commit`] is the base to pull onto.
+    Snapshot,
+}
+
+impl History {
+    /// Returns whether tracked files that match a deny pattern stay at home.
+    const fn leaves_denied(self) -> bool {
+        match self {
+            Self::Full => false,
+            Self::Commit | Self::Snapshot => true,
+        }
+    }
 }
 
 /// What was captured.
@@ -63,6 +82,8 @@ pub enum History {
 pub struct Captured {
     /// The manifest; its blobs are in the sink.
     pub manifest: WorkspaceManifest,
+    /// The person's commit; the manifest's base, unless the files travel without history.
+    pub commit: String,
     /// Tracked files that match a deny pattern: held back or, with full history, travelling.
     pub tracked_denied: Vec<TreePath>,
     /// Sentences the person should read.
@@ -138,16 +159,17 @@ pub fn capture(
         let seen = Seen::look(&job)?;
         let tracked_denied = seen.listing.denied(options)?;
         let (commit, files) = std::thread::scope(|inner| {
-            let commit = inner.spawn(|| commit_bundle(&job, &seen.listing, &tracked_denied));
+            let commit = inner.spawn(|| tree_bundle(&job, &seen.listing, &tracked_denied));
             let files = capture_files(&job, &seen, || untracked.join().map_err(crashed)?);
             (commit.join(), files)
         });
-        let history = history.join().map_err(crashed)??;
-        let commit = commit.map_err(crashed)??;
-        let bundle = history.or(commit).ok_or(CaptureError::Store(io::ErrorKind::Other.into()))?;
+        let history = history.join().map_err(crashed)??.map(|bundle| (repository.head, bundle));
+        let bundled = history.or(commit.map_err(crashed)??);
+        let (base, bundle) = bundled.ok_or(CaptureError::Store(io::ErrorKind::Other.into()))?;
         let submodules = seen.listing.submodules();
         let bundled = Bundled { bundle, tracked_denied, submodules };
-        assemble(repository.head, options, bundled, files?)
+        let captured = assemble(base, options, bundled, files?)?;
+        Ok(Captured { commit: repository.head.to_hex(), ..captured })
     })
 }
 
@@ -288,15 +310,19 @@ fn history_bundle(job: &Job<'_>) -> Result<Option<StoredBlob>, CaptureError> {
     Ok(Some(call.stream(Vec::new(), |stdout| job.sink.put(stdout))?))
 }
 
-/// Stores the bundle of the one commit, if that is what travels.
-fn commit_bundle(
+/// Stores the bundle of the one commit's files, if that is what travels, and names its commit.
+fn tree_bundle(
     job: &Job<'_>,
     listing: &tracked::Listing,
     denied: &[TreePath],
-) -> Result<Option<StoredBlob>, CaptureError> {
+) -> Result<Option<(Oid, StoredBlob)>, CaptureError> {
     match job.options.history {
         History::Full => Ok(None),
-        History::Commit => pack::commit_bundle(job, listing, denied).map(Some),
+        History::Commit => {
+            let bundle = pack::commit_bundle(job, listing, denied)?;
+            Ok(Some((job.repository.head, bundle)))
+        }
+        History::Snapshot => pack::snapshot_bundle(job, listing, denied).map(Some),
     }
 }
 
@@ -384,7 +410,7 @@ fn assemble(
         History::Full => warnings.push(format!(
             "tracked files match a deny pattern and travel with the full history: {names}"
         )),
-        History::Commit => {
+        History::Commit | History::Snapshot => {
             denied.extend(bundled.tracked_denied.iter().cloned());
             warnings.push(format!(
                 "tracked files match a deny pattern and stay at home (the repository's history may \
@@ -419,7 +445,8 @@ fn assemble(
         denied_patterns: options.deny_patterns.to_vec(),
         denied_paths,
     };
-    Ok(Captured { manifest, tracked_denied: bundled.tracked_denied, warnings })
+    let commit = manifest.base_ref.clone();
+    Ok(Captured { manifest, commit, tracked_denied: bundled.tracked_denied, warnings })
 }
 
 /// Returns at most a few names, for a sentence.

@@ -42,6 +42,18 @@ pub enum DiscoverError {
     Git(#[from] GitError),
 }
 
+/// Returns the top of the repository that `path` is in, or the directory itself outside of one.
+///
+/// Only names are looked at; whether the repository is one we can use is not asked.
+///
+/// # Errors
+/// The system's error when there is no such directory.
+pub fn workspace_top(path: &Path) -> io::Result<PathBuf> {
+    let start = fs::canonicalize(path)?;
+    let top = start.ancestors().find(|above| fs::symlink_metadata(above.join(".git")).is_ok());
+    Ok(top.map_or_else(|| start.clone(), Path::to_path_buf))
+}
+
 /// A repository with files.
 #[derive(Debug, Clone)]
 pub(crate) struct Repository {

@@ -39,7 +39,7 @@ pub use continuation::{
     CheckpointParts, ContinuationError, make_checkpoint, open_envelope, open_tool_journal,
     store_envelope,
 };
-pub use discover::DiscoverError;
+pub use discover::{DiscoverError, workspace_top};
 pub use export::{
     ExportError, ExportOptions, ExportPlan, Exported, Gated, NotExported, apply_export, plan_export,
 };
@@ -58,7 +58,7 @@ pub use pack::PackError;
 pub use path::{InvalidPath, TreePath, is_git_name};
 pub use progress::{Phase, Progress, Step, quiet};
 pub use pull::{
-    BranchWish, Conflict, MergePreview, PullError, PullOptions, Pulled, WhyBranch, pull,
+    BranchWish, Conflict, MergePreview, PullError, PullOptions, Pulled, WhyBranch, is_applied, pull,
 };
 pub use root::SpecialKind;
 pub use walk::WalkError;

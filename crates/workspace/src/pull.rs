@@ -2,12 +2,16 @@
 //!
 //! In place when nothing stands in the way, otherwise as a commit on a branch of its own. It never
 //! merges and never overwrites: where histories diverged the merge is only tried, in a scratch
-//! repository, and its conflicts are shown.
+//! repository, and its conflicts are shown. A diff that has no commit as its base is applied to the
+//! very files it was made from, or not at all.
 
+mod base;
 mod branch;
+mod files;
 mod place;
 mod preview;
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::SystemTime;
@@ -21,6 +25,7 @@ use crate::git::ScratchRepo;
 use crate::journal::{Journal, JournalError};
 use crate::object::Oid;
 use crate::raw::{BaseFile, parse_raw};
+use crate::root::Root;
 use crate::{FileMode, GatePolicy, GitError, TreePath, Verdict};
 
 pub use preview::{Conflict, MergePreview};
@@ -110,6 +115,12 @@ pub enum PullError {
     /// The diff does not apply to its own base.
     #[error("the diff does not apply to the commit the run started from")]
     Diff(#[source] GitError),
+    /// The files are not those the diff was made from.
+    #[error("the files are not those the run started from, so its diff is not applied")]
+    Stale(#[source] GitError),
+    /// A file is not what the diff was made from.
+    #[error("{0} is not what the run started from, so its diff is not applied")]
+    InTheWay(TreePath),
     /// A path of the diff names a git directory.
     #[error("the diff names {0}, which may not be written")]
     Path(TreePath),
@@ -130,6 +141,7 @@ pub enum PullError {
 /// The diff, applied to its base in a scratch repository.
 struct Change {
     repo: ScratchRepo,
+    /// The commit it was applied to, or the tree of the files as they are.
     base: Oid,
     tree: Oid,
     /// The files that change, with what they become and what they were.
@@ -154,10 +166,20 @@ pub fn pull(
     journal: &Journal,
     options: &PullOptions<'_>,
 ) -> Result<Pulled, PullError> {
+    let diff = &stored(diff, options)?;
+    let Some(base) = Oid::from_hex(options.base_ref) else {
+        // The run started from a folder, not from a commit.
+        return pull_onto_files(path, diff, journal, options);
+    };
     let repository = Repository::discover(path)?;
-    let base = Oid::from_hex(options.base_ref);
-    let base = base.ok_or_else(|| PullError::UnknownBase(options.base_ref.to_owned()))?;
-    let change = apply_to_base(&repository, base, diff, options)?;
+    let change = match apply_to_base(&repository, base, diff, options) {
+        // The run started from uncommitted work on top of that commit.
+        Err(PullError::Diff(_)) if options.branch == BranchWish::WhenNeeded => {
+            return pull_onto_files(&repository.top, diff, journal, options);
+        }
+        change => change?,
+    };
+    let base = change.base;
     if change.files.is_empty() {
         return Ok(Pulled::Empty { gated: change.gated });
     }
@@ -168,7 +190,7 @@ pub fn pull(
     } else if !is_clean(&repository, options)? {
         WhyBranch::Uncommitted
     } else {
-        match place::apply(&repository, &change, journal, options)? {
+        match place::apply(&repository.top, &change, journal, options)? {
             place::InPlace::Done(paths) => {
                 return Ok(Pulled::Applied { paths, gated: change.gated });
             }
@@ -180,23 +202,61 @@ pub fn pull(
     Ok(Pulled::Branch { branch, commit: commit.to_hex(), why, merge, gated: change.gated })
 }
 
+/// Returns whether the files below `top` are already what a diff makes of them.
+///
+/// # Errors
+/// [`PullError`] when the diff or a file cannot be read.
+pub fn is_applied(top: &Path, diff: &mut dyn Read, scratch: &Path) -> Result<bool, PullError> {
+    let root = Root::open(top).map_err(PullError::Scratch)?;
+    let mut file = tempfile::tempfile_in(scratch).map_err(PullError::Scratch)?;
+    io::copy(diff, &mut file).map_err(PullError::Scratch)?;
+    files::is_applied(&root, &file, scratch)
+}
+
+/// Changes the files the diff was made from, without any commit.
+fn pull_onto_files(
+    top: &Path,
+    diff: &File,
+    journal: &Journal,
+    options: &PullOptions<'_>,
+) -> Result<Pulled, PullError> {
+    let root = Root::open(top).map_err(PullError::Scratch)?;
+    if diff.metadata().map_err(PullError::Scratch)?.len() == 0 {
+        return Ok(Pulled::Empty { gated: Vec::new() });
+    }
+    let change = files::apply_to_files(&root, diff, options)?;
+    if change.files.is_empty() {
+        return Ok(Pulled::Empty { gated: change.gated });
+    }
+    match place::apply(top, &change, journal, options)? {
+        place::InPlace::Done(paths) => Ok(Pulled::Applied { paths, gated: change.gated }),
+        place::InPlace::InTheWay(path) => Err(PullError::InTheWay(path)),
+    }
+}
+
+/// Copies the diff to a scratch file, because it is read more than once.
+fn stored(diff: &mut dyn Read, options: &PullOptions<'_>) -> Result<File, PullError> {
+    let mut file = tempfile::tempfile_in(options.scratch).map_err(PullError::Scratch)?;
+    io::copy(diff, &mut file).map_err(PullError::Scratch)?;
+    Ok(file)
+}
+
 /// Applies the diff to an index of ours, and asks the gate about every file it changes.
 fn apply_to_base(
     repository: &Repository,
     base: Oid,
-    diff: &mut dyn Read,
+    diff: &File,
     options: &PullOptions<'_>,
 ) -> Result<Change, PullError> {
-    let mut file = tempfile::tempfile_in(options.scratch).map_err(PullError::Scratch)?;
-    io::copy(diff, &mut file).map_err(PullError::Scratch)?;
+    let mut file = diff.try_clone().map_err(PullError::Scratch)?;
     io::Seek::rewind(&mut file).map_err(PullError::Scratch)?;
     let is_empty = file.metadata().map_err(PullError::Scratch)?.len() == 0;
     let repo = ScratchRepo::create(options.scratch)
         .and_then(|repo| repo.with_alternate(&repository.objects()))
         .map_err(PullError::Scratch)?;
+    let found = base::find(repository, &repo, base)?;
+    let base = found.ok_or_else(|| PullError::UnknownBase(base.to_hex()))?;
     let hex = base.to_hex();
-    let known = repo.git("cat-file").args(["-e", &format!("{hex}^{{commit}}")]).output();
-    known.map_err(|_| PullError::UnknownBase(hex.clone()))?;
     repo.git("read-tree").args([&hex]).output()?;
     if !is_empty {
         repo.git("apply")
@@ -206,10 +266,15 @@ fn apply_to_base(
             .map_err(PullError::Diff)?;
     }
     let (files, gated) = gate(&repo, &hex, options)?;
+    let tree = written_tree(&repo)?;
+    Ok(Change { repo, base, tree, files, gated })
+}
+
+/// Writes the index as a tree.
+fn written_tree(repo: &ScratchRepo) -> Result<Oid, PullError> {
     let tree = repo.git("write-tree").output()?;
     let tree = std::str::from_utf8(&tree).ok().and_then(|text| Oid::from_hex(text.trim_end()));
-    let tree = tree.ok_or(GitError::Answer { command: "write-tree" })?;
-    Ok(Change { repo, base, tree, files, gated })
+    Ok(tree.ok_or(GitError::Answer { command: "write-tree" })?)
 }
 
 /// Takes out of the index what policy keeps out, and returns what is left.

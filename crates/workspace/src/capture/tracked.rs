@@ -109,7 +109,7 @@ pub(super) fn held_back_changes(job: &Job<'_>, seen: &Seen) -> Result<HeldBack, 
     let mut changed = Vec::new();
     for name in names {
         let path = TreePath::new(name).map_err(|_| GitError::Answer { command: "diff" })?;
-        if history == History::Commit && options.is_denied(&path)? {
+        if history.leaves_denied() && options.is_denied(&path)? {
             held.paths.push(path);
         } else {
             changed.push(path);

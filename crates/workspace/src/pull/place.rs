@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Read as _};
+use std::path::Path;
 use std::time::SystemTime;
 
 use super::{Change, Changed, PullError, PullOptions, is_plain};
-use crate::discover::Repository;
 use crate::export::root_owner;
 use crate::journal::{ContentStore, Journal, JournalError, PathState, Prepared, Row, escaped};
 use crate::object::{ObjectKind, Oid, object_hash, object_name};
@@ -23,12 +23,12 @@ pub(super) enum InPlace {
 
 /// Changes the files, if every one of them is exactly what the base says.
 pub(super) fn apply(
-    repository: &Repository,
+    top: &Path,
     change: &Change,
     journal: &Journal,
     options: &PullOptions<'_>,
 ) -> Result<InPlace, PullError> {
-    let root = Root::open(&repository.top).map_err(PullError::Scratch)?;
+    let root = Root::open(top).map_err(PullError::Scratch)?;
     let deleted: HashSet<&TreePath> =
         change.files.iter().filter(|file| file.new.is_none()).map(|file| &file.path).collect();
     for file in &change.files {
@@ -42,7 +42,7 @@ pub(super) fn apply(
     Ok(InPlace::Done(paths))
 }
 
-fn walk_error(path: &TreePath) -> impl FnOnce(io::Error) -> PullError {
+pub(super) fn walk_error(path: &TreePath) -> impl FnOnce(io::Error) -> PullError {
     let fail = WalkError::at(Some(path));
     move |error| PullError::Journal(JournalError::Walk(fail(error)))
 }

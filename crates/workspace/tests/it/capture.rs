@@ -4,7 +4,10 @@ use std::fs;
 
 use serde_json::Value;
 use warrant_protocol::Digest;
-use warrant_workspace::{CaptureError, DiscoverError, History};
+use warrant_workspace::{
+    BranchWish, CaptureError, DiscoverError, GatePolicy, History, Journal, PullOptions, Pulled,
+    pull,
+};
 
 use crate::fixture::{Fixture, files, git_command, git_in, tree};
 
@@ -284,4 +287,101 @@ fn folder_without_git_travels_by_its_allow_list() {
     let names: Vec<_> = files(checkout.path()).into_keys().collect();
     assert_eq!(names, [b"link.md".to_vec(), b"sub/b.md".to_vec()]);
     assert_eq!(captured.manifest.denied_paths.len(), 1);
+}
+
+#[test]
+fn files_without_history_clone_with_stock_git_and_are_pulled_home() {
+    let fixture = Fixture::with_repo();
+    fixture.git(&["rm", "-q", "tracked.pem"]);
+    fixture.write("deep/er/file.txt", "second\n");
+    fixture.commit();
+    fixture.write("src.txt", "changed\n");
+    let captured = fixture.capture(&[], History::Snapshot).unwrap();
+    let base = &captured.manifest.base_ref;
+    assert_ne!(base.as_bytes(), fixture.git(&["rev-parse", "HEAD"]).trim_ascii());
+    let bundle = fixture.blobs.path_of(&captured.manifest.bundle_hash);
+    let clone = fixture.path("clone");
+    git_in(
+        fixture.temp.path(),
+        &["clone", "-q", bundle.to_str().unwrap(), clone.to_str().unwrap()],
+    );
+    git_in(&clone, &["checkout", "-q", base]);
+    git_in(&clone, &["fsck", "--strict"]);
+    assert_eq!(git_in(&clone, &["rev-list", "--count", "HEAD"]), b"1\n");
+    let objects = git_in(&clone, &["cat-file", "--batch-all-objects", "--batch"]);
+    assert!(!objects.windows(11).any(|bytes| bytes == b"TRACKED-KEY"), "history travelled");
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    assert_eq!(tree(checkout.path()), tree(&fixture.repo()));
+    fs::write(checkout.path().join("deep/er/file.txt"), "from the run\n").unwrap();
+    let diff = fixture.collect(&checkout).diff.unwrap().to_vec().unwrap();
+    let (journal, _) = Journal::open(&fixture.path("state"), &fixture.repo()).unwrap();
+    let options = PullOptions {
+        scratch: &fixture.path("scratch"),
+        run_id: "run_0f8fad5b-d9cb-469f-a165-70867728950e",
+        base_ref: base,
+        branch: BranchWish::WhenNeeded,
+        branch_prefix: "warrant/",
+        at: std::time::SystemTime::UNIX_EPOCH,
+        policy: &GatePolicy::advised(),
+        released: &[],
+    };
+    let pulled = pull(&fixture.repo(), &mut diff.as_slice(), &journal, &options).unwrap();
+    let Pulled::Branch { branch, .. } = pulled else { panic!("{pulled:?}") };
+    assert_eq!(fixture.git(&["show", &format!("{branch}:deep/er/file.txt")]), b"from the run\n");
+    let parent = fixture.git(&["rev-parse", &format!("{branch}^")]);
+    assert_eq!(parent, fixture.git(&["rev-parse", "HEAD"]), "it stands on the person's commit");
+}
+
+#[test]
+fn tracked_secret_is_not_even_named_without_history() {
+    let fixture = Fixture::with_repo();
+    let captured = fixture.capture(&[], History::Snapshot).unwrap();
+    assert_eq!(captured.tracked_denied.len(), 1);
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    assert!(!checkout.path().join("tracked.pem").exists());
+    let listed = git_in(checkout.path(), &["ls-tree", "-r", "--name-only", "HEAD"]);
+    assert_eq!(listed, b"README.md\nsrc.txt\n");
+    git_in(checkout.path(), &["fsck", "--strict"]);
+}
+
+#[test]
+fn changes_are_captured_whatever_the_index_looks_like() {
+    let prepare: [(&str, &[&[&str]]); 6] = [
+        ("version 4", &[&["update-index", "--index-version", "4"]]),
+        ("version 2", &[&["update-index", "--index-version", "2"]]),
+        ("shared", &[&["update-index", "--split-index"]]),
+        ("hidden", &[&["update-index", "--skip-worktree", "README.md"]]),
+        ("promised", &[&["add", "-N", "promised.txt"]]),
+        ("staged", &[&["add", "staged.txt"], &["mv", "README.md", "MOVED.md"]]),
+    ];
+    for (name, commands) in prepare {
+        let fixture = Fixture::with_repo();
+        for number in 0..50 {
+            fixture.write(&format!("dir-{}/file {number}.txt", number % 7), format!("{number}\n"));
+        }
+        fixture.commit();
+        fixture.write("staged.txt", "staged\n");
+        fixture.write("promised.txt", "promised\n");
+        commands.iter().for_each(|command| drop(fixture.git(command)));
+        fixture.write("dir-3/file 10.txt", "changed\n");
+        fs::remove_file(fixture.repo().join("dir-4/file 11.txt")).unwrap();
+        let captured = fixture.capture(&[], History::Full).unwrap();
+        let expected = fixture.git(&["diff", "--binary", "HEAD"]);
+        let digest = captured.manifest.dirty_diff_hash.expect(name);
+        let found = fs::read(fixture.blobs.path_of(&digest)).unwrap();
+        assert_eq!(String::from_utf8(found), String::from_utf8(expected), "{name}");
+    }
+}
+
+#[test]
+fn directory_moved_behind_a_link_is_not_taken_for_unchanged() {
+    let fixture = Fixture::with_repo();
+    fixture.write("dir/file.txt", "inside\n");
+    fixture.commit();
+    fixture.git(&["status"]);
+    fs::rename(fixture.repo().join("dir"), fixture.path("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(fixture.path("elsewhere"), fixture.repo().join("dir")).unwrap();
+    let captured = fixture.capture(&[], History::Full).unwrap();
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    assert!(!checkout.path().join("dir/file.txt").exists(), "it was read through the link");
 }

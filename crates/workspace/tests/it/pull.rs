@@ -248,3 +248,75 @@ fn unknown_base_is_refused() {
     let error = run.pull(&diff, BranchWish::WhenNeeded).unwrap_err();
     assert!(matches!(error, PullError::UnknownBase(_)), "{error}");
 }
+
+#[test]
+fn run_that_started_from_uncommitted_work_is_pulled_onto_the_very_files() {
+    let mut run = Run::new();
+    run.fixture.write("lines.txt", "one\nmine\nthree\n");
+    // The run saw the uncommitted file, so its diff is made from that and not from the commit.
+    let diff = diff_of(
+        &run.fixture,
+        &[("lines.txt", "one\nmine\nthree\n"), ("src.txt", "original\n")],
+        &[("lines.txt", "one\nmine\nTHREE\n"), ("moved.txt", "original\n"), ("a/b.txt", "new\n")],
+    );
+    let pulled = run.pull(&diff, BranchWish::WhenNeeded).unwrap();
+    assert!(matches!(pulled, Pulled::Applied { .. }), "{pulled:?}");
+    let read = |name: &str| fs::read_to_string(run.fixture.repo().join(name)).unwrap();
+    assert_eq!(read("lines.txt"), "one\nmine\nTHREE\n");
+    assert_eq!(read("moved.txt"), "original\n");
+    assert!(!run.fixture.repo().join("src.txt").exists());
+    run.journal().undo(&run.fixture.repo(), Changed::Refuse).unwrap();
+    assert_eq!(read("lines.txt"), "one\nmine\nthree\n");
+    run.fixture.write("lines.txt", "one\nmine again\nthree\n");
+    let before = tree(&run.fixture.repo());
+    let error = run.pull(&diff, BranchWish::WhenNeeded).unwrap_err();
+    assert!(matches!(error, PullError::Stale(_) | PullError::InTheWay(_)), "{error}");
+    assert_eq!(tree(&run.fixture.repo()), before, "work was overwritten");
+    run.base = "none".into();
+    let error = run.pull(&diff, BranchWish::WhenNeeded).unwrap_err();
+    assert!(matches!(error, PullError::Stale(_) | PullError::InTheWay(_)), "{error}");
+}
+
+#[test]
+fn folder_without_git_is_pulled_into_and_never_over_work() {
+    let mut run = Run::new();
+    fs::remove_dir_all(run.fixture.repo().join(".git")).unwrap();
+    run.base = "none".into();
+    let diff = diff_of(
+        &run.fixture,
+        &[("src.txt", "original\n")],
+        &[("src.txt", "changed\n"), ("new.txt", "new\n"), (".envrc", "evil\n")],
+    );
+    run.fixture.write("new.txt", "the person's\n");
+    let error = run.pull(&diff, BranchWish::WhenNeeded).unwrap_err();
+    assert!(matches!(error, PullError::InTheWay(_)), "{error}");
+    assert_eq!(fs::read(run.fixture.repo().join("new.txt")).unwrap(), b"the person's\n");
+    fs::remove_file(run.fixture.repo().join("new.txt")).unwrap();
+    let pulled = run.pull(&diff, BranchWish::WhenNeeded).unwrap();
+    let Pulled::Applied { paths, gated } = pulled else { panic!("{pulled:?}") };
+    assert_eq!(paths, [path("new.txt"), path("src.txt")]);
+    assert_eq!(gated.len(), 1, "the gate stands here too");
+    let hostile = b"diff --git a/.git/config b/.git/config\nnew file mode 100644\n--- /dev/null\n\
+                    +++ b/.git/config\n@@ -0,0 +1 @@\n+evil\n";
+    let error = run.pull(hostile, BranchWish::WhenNeeded).unwrap_err();
+    assert!(matches!(error, PullError::Diff(_) | PullError::Path(_)), "{error}");
+}
+
+/// The diff between two sets of files, as the collector writes it.
+fn diff_of(fixture: &Fixture, before: &[(&str, &str)], after: &[(&str, &str)]) -> Vec<u8> {
+    let top = fixture.path("made");
+    let _ = fs::remove_dir_all(&top);
+    fs::create_dir(&top).unwrap();
+    git_in(&top, &["init", "-q"]);
+    for (files, message) in [(before, "before"), (after, "after")] {
+        git_in(&top, &["rm", "-rfq", "--ignore-unmatch", "."]);
+        for (path, content) in files {
+            let path = top.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        git_in(&top, &["add", "-A", "-f"]);
+        git_in(&top, &["commit", "-q", "-m", message]);
+    }
+    git_in(&top, &["diff", "--binary", "--full-index", "-M100%", "HEAD^", "HEAD"])
+}

@@ -234,3 +234,65 @@ fn crash_while_exporting_is_finished_and_can_still_be_undone() {
         assert_eq!(tree(&repo), before, "{half}");
     }
 }
+
+/// A file system that shares blocks between copies, on a file; unmounted when dropped.
+struct Btrfs {
+    top: tempfile::TempDir,
+}
+
+impl Btrfs {
+    fn mount() -> Self {
+        let top = tempfile::tempdir().unwrap();
+        let image = top.path().join("image");
+        fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
+        fs::create_dir(top.path().join("at")).unwrap();
+        run("mkfs.btrfs", &["-q".as_ref(), image.as_ref()]);
+        let at = top.path().join("at");
+        run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_ref(), at.as_ref()]);
+        Self { top }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.top.path().join("at").join(name)
+    }
+
+    fn free(&self) -> u64 {
+        run("sync", &["-f".as_ref(), self.path(".").as_ref()]);
+        let stat = rustix::fs::statvfs(self.path(".")).unwrap();
+        stat.f_bavail * stat.f_frsize
+    }
+}
+
+impl Drop for Btrfs {
+    fn drop(&mut self) {
+        run("umount", &[self.top.path().join("at").as_ref()]);
+    }
+}
+
+#[track_caller]
+fn run(program: &str, args: &[&std::ffi::OsStr]) {
+    let output = std::process::Command::new(program).args(args).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}; run cargo xtask test"));
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn snapshot_shares_blocks_where_the_file_system_can() {
+    let disk = Btrfs::mount();
+    let workspace = disk.path("work");
+    fs::create_dir(&workspace).unwrap();
+    let content: Vec<u8> =
+        (0..48_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    fs::write(workspace.join("large.bin"), &content).unwrap();
+    let before = fs::metadata(workspace.join("large.bin")).unwrap().modified().unwrap();
+    let free = disk.free();
+    let (journal, _) = Journal::open(&disk.path("state"), &workspace).unwrap();
+    let snapshot = journal.snapshot(&workspace, &TreeLimits::generous(), &quiet).unwrap();
+    let taken = free.saturating_sub(disk.free());
+    assert!(taken < 16 << 20, "the snapshot of a file of 48 MB took {taken} bytes");
+    fs::write(workspace.join("large.bin"), "ruined").unwrap();
+    snapshot.restore(&workspace).unwrap();
+    assert!(fs::read(workspace.join("large.bin")).unwrap() == content, "not byte-exact");
+    let after = fs::metadata(workspace.join("large.bin")).unwrap().modified().unwrap();
+    assert_eq!(after, before);
+}

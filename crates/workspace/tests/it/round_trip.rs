@@ -85,3 +85,47 @@ fn large_files_travel_as_streamed_literals() {
     let applied = fixture.applied(&captured.manifest.base_ref, &diff, "applied");
     assert!(applied == files(checkout.path()), "trees differ");
 }
+
+/// Moves one large file in and out, in a process of its own, and prints the most memory it took.
+///
+/// Without the variable there is nothing to do; the test below starts it.
+#[test]
+fn child_moves_a_large_file() {
+    use std::io::Write as _;
+    let Some(megabytes) = std::env::var("WARRANT_TEST_LARGE_MB").ok() else { return };
+    let fixture = Fixture::with_repo();
+    let mut file = fs::File::create(fixture.repo().join("large.bin")).unwrap();
+    let mut state = 7_u64;
+    let mut block = vec![0_u8; 1 << 20];
+    for number in 0..megabytes.parse::<u32>().unwrap() {
+        // Mostly what compresses well, so that the test is about memory and not about zlib.
+        for chunk in block.chunks_exact_mut(8).filter(|_| number % 16 == 0) {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            chunk.copy_from_slice(&state.to_le_bytes());
+        }
+        file.write_all(&block).unwrap();
+    }
+    drop((file, block));
+    let captured = fixture.capture(&["*.bin"], History::Full).unwrap();
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    let collected = fixture.collect(&checkout);
+    assert_eq!(collected.changes.len(), 1);
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    let kilobytes = peak.split_whitespace().nth(1).unwrap();
+    std::io::stderr().write_all(format!("\npeak {kilobytes}\n").as_bytes()).unwrap();
+}
+
+#[test]
+fn large_file_moves_with_bounded_memory() {
+    // The benchmark moves one of 1 GB the same way.
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["round_trip::child_moves_a_large_file", "--exact", "--nocapture"])
+        .env("WARRANT_TEST_LARGE_MB", "96")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}");
+    let peak = text.lines().find_map(|line| line.strip_prefix("peak ")).unwrap();
+    assert!(peak.parse::<u64>().unwrap() < 64 * 1024, "{peak} kB for a file of 96 MB");
+}
