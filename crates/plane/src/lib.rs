@@ -32,6 +32,8 @@ pub mod judge;
 pub mod leases;
 pub mod liveness;
 pub mod notary;
+#[cfg(feature = "policy")]
+mod page;
 pub mod random;
 pub mod reap;
 pub mod reception;

@@ -11,7 +11,7 @@ use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIO
 
 use super::service::Shared;
 use super::{blobs, fleet, house, no_route, openapi, people, runs, watch};
-use crate::random;
+use crate::{page, random};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -122,8 +122,11 @@ pub fn router(service: Shared) -> Router {
 
 /// Returns the plane's own routes together with those of doors, pages and the like.
 pub fn router_with(service: Shared, doors: Router) -> Router {
-    own()
-        .with_state(service)
+    let is_tls = service.settings().plane_url.starts_with("https:");
+    let transport = if is_tls { page::Transport::Tls } else { page::Transport::Plain };
+    let own = own().with_state(service);
+    own.clone()
+        .merge(page::routes(own, transport))
         .merge(doors)
         .method_not_allowed_fallback(refuse)
         .fallback(refuse)

@@ -4,6 +4,7 @@ mod attacks;
 mod fleet;
 mod fuzz;
 mod house;
+mod page;
 mod people;
 mod support;
 mod transcript;

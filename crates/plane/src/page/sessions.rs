@@ -1,0 +1,86 @@
+//! Sessions of the page: a random name in the person's cookie, the token here and nowhere else.
+//!
+//! They are in memory only; a plane that starts again asks everybody for their token again.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use warrant_protocol::Digest;
+
+use crate::random;
+
+/// How long a session lasts without a new log-in.
+pub(super) const LIFE: Duration = Duration::from_secs(8 * 60 * 60);
+/// More than this many are never kept: the oldest goes.
+const MAX_SESSIONS: usize = 10_000;
+
+struct Session {
+    token: String,
+    until: Instant,
+}
+
+/// The sessions that are open. Names are kept as digests, so that looking one up tells nothing.
+pub(super) struct Sessions(Mutex<HashMap<Digest, Session>>);
+
+impl std::fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Sessions")
+    }
+}
+
+impl Sessions {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(HashMap::new()))
+    }
+
+    /// Opens a session for a token and returns its name.
+    pub(super) fn open(&self, token: &str) -> io::Result<String> {
+        let name = Digest::from_bytes(random::bytes()?).to_hex();
+        let now = Instant::now();
+        let mut all = self.all();
+        all.retain(|_, session| session.until > now);
+        if all.len() >= MAX_SESSIONS {
+            let oldest = all.iter().min_by_key(|(_, session)| session.until).map(|(key, _)| *key);
+            oldest.and_then(|oldest| all.remove(&oldest));
+        }
+        let session = Session { token: token.to_owned(), until: now + LIFE };
+        all.insert(Digest::of(name.as_bytes()), session);
+        Ok(name)
+    }
+
+    /// Returns the token of an open session.
+    pub(super) fn token(&self, name: &str) -> Option<String> {
+        let all = self.all();
+        let session = all.get(&Digest::of(name.as_bytes()))?;
+        (session.until > Instant::now()).then(|| session.token.clone())
+    }
+
+    /// Ends a session.
+    pub(super) fn close(&self, name: &str) {
+        self.all().remove(&Digest::of(name.as_bytes()));
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Digest, Session>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_is_known_until_it_is_closed() {
+        let sessions = Sessions::new();
+        let name = sessions.open("token-1").unwrap();
+        let other = sessions.open("token-1").unwrap();
+        assert_ne!(name, other);
+        assert_eq!(sessions.token(&name).as_deref(), Some("token-1"));
+        assert_eq!(sessions.token("guess"), None);
+        sessions.close(&name);
+        assert_eq!(sessions.token(&name), None);
+        assert_eq!(sessions.token(&other).as_deref(), Some("token-1"));
+    }
+}
