@@ -33,7 +33,7 @@ fn check(invocation: Invocation, expected: &str) {
 
 fn generous(workspace: &Path, script: &str) -> Invocation {
     let mut invocation = shell(workspace, script);
-    invocation.limits = Limits { wall_ms: Some(120_000), ..Limits::danger_unlimited() };
+    invocation.limits = Limits { wall_ms: Some(300_000), ..Limits::danger_unlimited() };
     invocation
 }
 
