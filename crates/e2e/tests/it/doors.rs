@@ -194,3 +194,14 @@ fn a_helm_decision_counts_once_for_its_command_and_sandbox() {
     let found = Command::new("grep").args(["-rl", "never-stored-value"]).arg(stored).output();
     assert_eq!(String::from_utf8_lossy(&found.unwrap().stdout), "", "values of variables are kept");
 }
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the figure is what it is for")]
+#[ignore = "a measurement: run it alone on a quiet machine, in release"]
+fn create_to_first_output_through_the_e2b_door() {
+    let house = House::open();
+    let output = client(&house, NODE, &["e2b-first-output.mjs"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    println!("{said}");
+}
