@@ -14,11 +14,12 @@ use warrant_protocol::wire::{
     ApproveRun, CancelRun, DisclosedWorkspace, DisclosureReport, PolicyDecisionView, PrincipalRole,
     RefuseRun, RunSummary, SubmitResult, SubmitRun,
 };
-use warrant_protocol::{Decision, RunId, RunRequest, RunState, Timestamp};
+use warrant_protocol::{Decision, Isolation, RunId, RunRequest, RunState, Timestamp};
 
 use super::error::HttpError;
 use super::registry::{Capability, Principal};
 use super::service::{PlaneService, Shared, blocking};
+use super::waiting::Wanted;
 use super::{answer, body, idp, peer_of};
 use crate::approvals::{ApproveError, Approved, Stopped};
 use crate::leases::actor_of;
@@ -59,11 +60,24 @@ impl PlaneService {
     fn receive(&self, priority: i32, submission: Submission) -> Answer {
         let now = random::now()?;
         let asked = submission.request.hash().map_err(|error| HttpError::internal(&error))?;
-        let reception =
-            self.plane.submit_at(priority, submission, |request| self.judge(request, now))?;
+        let (pool, agent_kind) =
+            (submission.request.pool.clone(), submission.request.agent_kind.clone());
+        let isolation = submission.request.isolation.unwrap_or(Isolation::Process);
+        let mut posture = submission.request.required_posture.clone().unwrap_or_default();
+        let reception = self.plane.submit_at(priority, submission, |request| {
+            let judgment = self.judge(request, now);
+            posture.extend(judgment.required_posture.iter().cloned());
+            judgment
+        })?;
         let (run, status, judgment) = match reception {
             Reception::Queued { run } => {
-                self.tell_queued(&run);
+                self.waiters.wake_one(&Wanted {
+                    pool: pool.as_str(),
+                    isolation: isolation.as_str(),
+                    agent_kind: &agent_kind,
+                    posture: &posture,
+                });
+                self.changes.tell(&run);
                 (run, WireStatus::Created, None)
             }
             Reception::AwaitingApproval { run, judgment, .. } => {
