@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+mod continuing;
 mod doors;
 mod exec;
 mod reading;
 mod serving;
 mod setup;
 
+pub(crate) use continuing::TakeUp;
 pub(crate) use doors::Doors;
 pub(crate) use exec::{Exec, Sandbox};
 pub(crate) use reading::{Bundle, Export, Log, Pull, Runs, Undo, Verify};

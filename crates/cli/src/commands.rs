@@ -11,6 +11,7 @@ use warrant_govern::Desk;
 
 mod approvals;
 mod conform;
+mod continuing;
 mod doors;
 mod exec;
 mod keys;
@@ -63,6 +64,7 @@ fn sandbox(home: Option<&Path>, command: Sandbox) -> anyhow::Result<Exit> {
         Sandbox::Probe { provider, json } => providers::probe(home, provider.as_deref(), json),
         Sandbox::Providers { json } => providers::list(home, json),
         Sandbox::Reap { provider, json } => providers::reap(home, provider.as_deref(), json),
+        Sandbox::Continue(arguments) => continuing::run(home, &arguments),
         Sandbox::Conform { provider, tier, json, report } => {
             let report = report.as_deref();
             conform::run(home, &conform::Wanted { provider: &provider, tier: &tier, json, report })

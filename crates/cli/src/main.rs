@@ -9,6 +9,7 @@ mod args;
 mod commands;
 mod duration;
 mod exit;
+mod progress;
 mod ui;
 
 fn main() -> ExitCode {

@@ -8,6 +8,7 @@
 
 mod ask;
 pub mod backends;
+mod continuation;
 mod desk;
 pub mod keep;
 pub mod keyring;
@@ -17,5 +18,6 @@ mod policy_files;
 pub mod providers;
 
 pub use ask::{Ask, around_plain, find_program, plain_request};
+pub use continuation::{Continuation, ContinueError, TakenUp};
 pub use desk::{Attempt, Desk, DeskError, Hands, Permit, principal};
 pub use policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_policy};

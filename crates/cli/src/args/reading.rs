@@ -72,6 +72,9 @@ pub(crate) struct Pull {
     /// Put the change on a branch even where it would apply cleanly
     #[arg(long)]
     pub(crate) branch: bool,
+    /// Take this held-back path along: you looked at it (can be repeated)
+    #[arg(long = "release", value_name = "PATH")]
+    pub(crate) released: Vec<String>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

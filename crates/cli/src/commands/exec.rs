@@ -38,13 +38,23 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit>
     if arguments.dry_run {
         return plan::print(&desk, &wish, backend, arguments.json);
     }
-    let run = match permitted(&desk, &wish.ask, arguments)? {
+    carry_out(&desk, &wish, backend, arguments)
+}
+
+/// Has a wish judged, runs it if it may run, and tells how it ended.
+pub(crate) fn carry_out(
+    desk: &Desk,
+    wish: &Wish,
+    backend: &dyn Backend,
+    arguments: &Exec,
+) -> anyhow::Result<Exit> {
+    let run = match permitted(desk, &wish.ask, arguments)? {
         Ok(run) => run,
-        Err(report) => return report.print(&desk, arguments),
+        Err(report) => return report.print(desk, arguments),
     };
-    let ended = perform(&desk, &wish.ask, backend, (&run, arguments))?;
-    let kept = keep::after(&desk, &wish.ask.workspace, wish.mode, &ended)?;
-    Report::ended(&ended, backend.isolation(), (&kept, arguments)).print(&desk, arguments)
+    let ended = perform(desk, &wish.ask, backend, (&run, arguments))?;
+    let kept = keep::after(desk, &wish.ask.workspace, wish.mode, &ended)?;
+    Report::ended(&ended, backend.isolation(), (&kept, arguments)).print(desk, arguments)
 }
 
 /// Returns the run that may start, or how it ended before it could.

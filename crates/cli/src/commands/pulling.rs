@@ -1,15 +1,19 @@
 //! `warrant pull` and `warrant undo`: bring a run's work home, and put it back.
 
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use warrant_protocol::event::ArtifactKind;
-use warrant_workspace::{BranchWish, Changed, Gated, PullOptions, Pulled, Verdict, pull as bring};
+use warrant_workspace::{
+    BranchWish, Changed, Conflict, Gated, MergePreview, PullOptions, Pulled, TreePath, UndoError,
+    Undone, Verdict, WhyBranch, pull as bring, workspace_top,
+};
 
 use crate::args::{Pull, Undo};
 use crate::commands::reading;
-use crate::exit::Exit;
+use crate::exit::{Exit, Misuse};
 use crate::ui;
 use warrant_govern::Desk;
 use warrant_govern::keep::{gate, open_journal};
@@ -22,19 +26,19 @@ pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
         return Ok(Exit::Success);
     };
     let mut diff = reading::open_blob(desk, &digest)?;
-    let repo = std::fs::canonicalize(&arguments.repo)
-        .with_context(|| format!("no repository at {}", arguments.repo.display()))?;
+    let base_ref = reading::base_ref(desk, &run)?;
+    let repo = workspace_of(&arguments.repo, &base_ref)?;
     let scratch = reading::scratch(desk)?;
     let (journal, _) = open_journal(desk, &repo)?;
     let options = PullOptions {
         scratch: scratch.path(),
         run_id: run.as_str(),
-        base_ref: &reading::base_ref(desk, &run)?,
+        base_ref: &base_ref,
         branch: if arguments.branch { BranchWish::Always } else { BranchWish::WhenNeeded },
         branch_prefix: "warrant/",
         at: SystemTime::now(),
         policy: &gate(desk),
-        released: &[],
+        released: &released(&arguments.released)?,
     };
     let pulled = bring(&repo, &mut diff, &journal, &options)?;
     if arguments.json {
@@ -43,6 +47,22 @@ pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
         lines(&pulled).iter().for_each(|line| ui::note(line));
     }
     Ok(Exit::Success)
+}
+
+/// Returns where a run's changes belong: the top of the repository if it started from a commit,
+/// the named folder otherwise.
+fn workspace_of(given: &Path, base_ref: &str) -> anyhow::Result<PathBuf> {
+    let is_commit = base_ref.len() == 40 && base_ref.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let found = if is_commit { workspace_top(given) } else { std::fs::canonicalize(given) };
+    found.with_context(|| format!("no repository or folder at {}", given.display()))
+}
+
+fn released(paths: &[String]) -> anyhow::Result<Vec<TreePath>> {
+    let path = |text: &String| {
+        let path = TreePath::new(text.as_bytes()).with_context(|| format!("--release {text}"));
+        path.map_err(Misuse::of)
+    };
+    paths.iter().map(path).collect()
 }
 
 fn gated(pulled: &Pulled) -> &[Gated] {
@@ -59,19 +79,63 @@ fn lines(pulled: &Pulled) -> Vec<String> {
         Pulled::Applied { paths, .. } => {
             vec![format!("applied {} changed paths; put them back with: warrant undo", paths.len())]
         }
-        Pulled::Branch { branch, why, merge, .. } => {
-            vec![format!("put on branch {branch} ({why:?}); merging it: {merge:?}")]
-        }
+        Pulled::Branch { branch, why, merge, .. } => branch_lines(branch, why, merge),
     };
     for gate in gated(pulled) {
-        let word = match gate.verdict {
-            Verdict::Flag => "look at it, it runs later",
-            Verdict::Hold => "held back, it runs by itself later",
-            Verdict::Refuse => "refused, it runs by itself later",
-        };
-        lines.push(format!("  {}: {word}", ui::printable(&gate.path.to_string())));
+        let path = ui::printable(&gate.path.to_string());
+        lines.push(match gate.verdict {
+            Verdict::Flag => format!("  {path}: look at it, it runs later"),
+            Verdict::Hold => {
+                format!("  {path}: held back, it runs by itself later (--release {path} takes it)")
+            }
+            Verdict::Refuse => format!("  {path}: refused, it runs by itself later"),
+        });
     }
     lines
+}
+
+fn branch_lines(branch: &str, why: &WhyBranch, merge: &MergePreview) -> Vec<String> {
+    let why = match why {
+        WhyBranch::Wished => "as you wished".to_owned(),
+        WhyBranch::Diverged => "the repository is at another commit by now".to_owned(),
+        WhyBranch::Uncommitted => "the repository has uncommitted changes".to_owned(),
+        WhyBranch::InTheWay(path) => {
+            format!("{} is in the way", ui::printable(&path.to_string()))
+        }
+    };
+    let mut lines =
+        vec![format!("your files are untouched; the change is on branch {branch}: {why}")];
+    match merge {
+        MergePreview::FastForward => {
+            lines.push(format!("  git merge {branch} would just follow it"))
+        }
+        MergePreview::Clean => lines.push(format!("  git merge {branch} would be clean")),
+        MergePreview::Conflicts(conflicts) => {
+            lines.push(format!("  git merge {branch} would conflict in:"));
+            for conflict in conflicts {
+                lines.push(format!("    {}", ui::printable(&conflict.path.to_string())));
+                let text = String::from_utf8_lossy(&conflict.text);
+                lines.extend(
+                    conflict_part(&text).map(|line| format!("      {}", ui::printable(line))),
+                );
+            }
+        }
+    }
+    lines
+}
+
+/// Returns the lines between conflict markers, as many as fit a screen.
+fn conflict_part(text: &str) -> impl Iterator<Item = &str> {
+    const MAX_LINES: usize = 40;
+    let mut is_inside = false;
+    let inside = text.lines().filter(move |line| {
+        let begins = line.starts_with("<<<<<<< ");
+        let ends = line.starts_with(">>>>>>> ");
+        let is_shown = is_inside || begins;
+        is_inside = (is_inside || begins) && !ends;
+        is_shown
+    });
+    inside.take(MAX_LINES)
 }
 
 fn as_json(pulled: &Pulled) -> Value {
@@ -85,21 +149,45 @@ fn as_json(pulled: &Pulled) -> Value {
             let paths: Vec<String> = paths.iter().map(ToString::to_string).collect();
             json!({"mode": "applied", "paths": paths, "gated": held})
         }
-        Pulled::Branch { branch, commit, .. } => {
-            json!({"mode": "branch", "branch": branch, "commit": commit, "gated": held})
+        Pulled::Branch { branch, commit, why, merge, .. } => {
+            let (why, path) = match why {
+                WhyBranch::Wished => ("wished", None),
+                WhyBranch::Diverged => ("diverged", None),
+                WhyBranch::Uncommitted => ("uncommitted", None),
+                WhyBranch::InTheWay(path) => ("in-the-way", Some(path.to_string())),
+            };
+            let (merge, conflicts) = match merge {
+                MergePreview::FastForward => ("fast-forward", Vec::new()),
+                MergePreview::Clean => ("clean", Vec::new()),
+                MergePreview::Conflicts(conflicts) => {
+                    ("conflicts", conflicts.iter().map(conflict_json).collect())
+                }
+            };
+            json!({"mode": "branch", "branch": branch, "commit": commit, "why": why,
+                   "inTheWay": path, "merge": merge, "conflicts": conflicts, "gated": held})
         }
     }
 }
 
+fn conflict_json(conflict: &Conflict) -> Value {
+    let text = String::from_utf8_lossy(&conflict.text);
+    json!({"path": conflict.path.to_string(), "text": text})
+}
+
 /// `warrant undo`.
 pub(crate) fn undo(desk: &Desk, arguments: &Undo) -> anyhow::Result<Exit> {
-    let workspace = std::fs::canonicalize(&arguments.workspace)
+    let here = std::fs::canonicalize(&arguments.workspace)
         .with_context(|| format!("no workspace at {}", arguments.workspace.display()))?;
-    let (journal, _) = open_journal(desk, &workspace)?;
     let changed = if arguments.force { Changed::Overwrite } else { Changed::Refuse };
-    let undone = match journal.undo(&workspace, changed) {
+    let mut undone = put_back(desk, &here, changed);
+    // What was pulled below a repository belongs to its top.
+    let top = workspace_top(&here).context("the workspace cannot be read")?;
+    if matches!(undone, Err(UndoError::Nothing)) && top != here {
+        undone = put_back(desk, &top, changed);
+    }
+    let undone = match undone {
         Ok(undone) => undone,
-        Err(warrant_workspace::UndoError::Changed { paths, .. }) => {
+        Err(UndoError::Changed { paths, .. }) => {
             let names: Vec<String> = paths.iter().map(ToString::to_string).collect();
             bail!(
                 "these files changed since, and undo would lose that (--force does it): {}",
@@ -115,4 +203,9 @@ pub(crate) fn undo(desk: &Desk, arguments: &Undo) -> anyhow::Result<Exit> {
         ui::note(&format!("put back {} paths", paths.len()));
     }
     Ok(Exit::Success)
+}
+
+fn put_back(desk: &Desk, workspace: &Path, changed: Changed) -> Result<Undone, UndoError> {
+    let (journal, _) = open_journal(desk, workspace)?;
+    journal.undo(workspace, changed)
 }

@@ -8,6 +8,7 @@
 )]
 
 mod binary;
+mod bringing;
 mod crash;
 mod exec;
 mod keys;
