@@ -1,6 +1,6 @@
 //! Undoes the last kept change, unless somebody worked on its files since.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -52,18 +52,32 @@ pub struct Undone {
 }
 
 impl Journal {
-    /// Puts back what the last kept change replaced.
+    /// Returns the paths of the last kept change, which is the one that [`Journal::undo`] takes back.
     ///
     /// # Errors
-    /// [`UndoError`]; when files changed since and were not to be overwritten, nothing happened.
-    pub fn undo(&self, workspace: &Path, changed: Changed) -> Result<Undone, UndoError> {
+    /// [`JournalError`] when the journal cannot be read.
+    pub fn last_kept(&self) -> Result<Option<Vec<TreePath>>, JournalError> {
+        let Some(entry) = self.last_applied()? else { return Ok(None) };
+        let rows = read_record(&entry)?.rows;
+        Ok(Some(rows.into_iter().map(|row| row.path).collect()))
+    }
+
+    fn last_applied(&self) -> Result<Option<PathBuf>, JournalError> {
         let mut last = None;
         for (_, path) in self.entries()? {
             if status_of(&path)? == Some(Status::Applied) {
                 last = Some(path);
             }
         }
-        let entry = last.ok_or(UndoError::Nothing)?;
+        Ok(last)
+    }
+
+    /// Puts back what the last kept change replaced.
+    ///
+    /// # Errors
+    /// [`UndoError`]; when files changed since and were not to be overwritten, nothing happened.
+    pub fn undo(&self, workspace: &Path, changed: Changed) -> Result<Undone, UndoError> {
+        let entry = self.last_applied()?.ok_or(UndoError::Nothing)?;
         let record = read_record(&entry)?;
         let root = Root::open(workspace).map_err(io_at(workspace))?;
         let mut touched = Vec::new();
