@@ -10,14 +10,27 @@ mod ask;
 pub mod backends;
 mod continuation;
 mod desk;
+mod file_errands;
+pub mod governed;
+pub mod hook;
 pub mod keep;
 pub mod keyring;
 pub mod live;
+pub mod mcp;
+pub mod output;
 mod passed;
 mod policy_files;
 pub mod providers;
+pub mod record;
+mod workbench;
 
 pub use ask::{Ask, around_plain, find_program, plain_request};
 pub use continuation::{Continuation, ContinueError, TakenUp};
 pub use desk::{Attempt, Desk, DeskError, Hands, Permit, principal};
+pub use file_errands::{read_errand, write_errand};
+pub use governed::GovernedSandbox;
 pub use policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_policy};
+pub use workbench::{
+    Errand, HostRule, Step, Work, Workbench, WorkbenchError, WorkbenchOptions, Writes,
+    agent_principal, script_shell,
+};

@@ -8,5 +8,6 @@
 )]
 
 mod desk;
+mod governed;
 mod live;
 mod passed;
