@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
+mod agents;
 mod continuing;
 mod doors;
 mod exec;
@@ -11,6 +12,7 @@ mod reading;
 mod serving;
 mod setup;
 
+pub(crate) use agents::{Hook, HookEvent, Install, Mcp, McpCommand, Shell};
 pub(crate) use continuing::TakeUp;
 pub(crate) use doors::Doors;
 pub(crate) use exec::{Exec, Sandbox};
@@ -40,6 +42,13 @@ pub(crate) enum Command {
     /// Run programs inside a governed sandbox, and look at what sandboxes hold here
     #[command(subcommand)]
     Sandbox(Sandbox),
+    /// Give an agent a governed shell and files over MCP (standard input and output)
+    Mcp(Mcp),
+    /// Judge the tool calls of an agent that has a shell of its own
+    #[command(subcommand)]
+    Hook(Hook),
+    /// Work in a governed session yourself: every line is judged, contained and recorded
+    Shell(Shell),
     /// List runs, newest first
     Runs(Runs),
     /// Tell the story of a run on one screen

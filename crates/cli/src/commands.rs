@@ -14,13 +14,17 @@ mod conform;
 mod continuing;
 mod doors;
 mod exec;
+mod hook;
 mod keys;
+mod mcp;
 pub(crate) mod plane;
 mod policy;
 mod providers;
 mod pulling;
 mod reading;
 mod secret;
+mod settings;
+mod shell;
 mod story;
 mod verify;
 
@@ -30,6 +34,9 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
     let desk = || Desk::open(home);
     match cli.command {
         Command::Sandbox(command) => sandbox(home, command),
+        Command::Mcp(arguments) => mcp::run(home, &arguments),
+        Command::Hook(command) => hook::run(home, command),
+        Command::Shell(arguments) => shell::run(home, &arguments),
         Command::Runs(arguments) => reading::runs(&desk()?, &arguments),
         Command::Receipt(arguments) => verify::receipt(home, &arguments),
         Command::Verify(arguments) => verify::verify(home, &arguments),

@@ -24,6 +24,11 @@ pub(crate) fn note(line: &str) {
     emit(&mut io::stderr().lock(), &format!("{line}\n"));
 }
 
+/// Writes a question to stderr; the answer comes on the same line.
+pub(crate) fn prompt(text: &str) {
+    emit(&mut io::stderr().lock(), text);
+}
+
 /// Writes an error with its causes to stderr, once, on one line.
 pub(crate) fn error(error: &anyhow::Error) {
     note(&format!("{} {error:#}", paint("error:", Tone::Bad, io::stderr().is_terminal())));

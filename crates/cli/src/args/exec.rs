@@ -118,6 +118,12 @@ pub(crate) struct Exec {
     /// The workspace [default: the current directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) workspace: Option<PathBuf>,
+    /// Ask as an agent of this name that works for you, so that you can approve what it asks
+    #[arg(long, value_name = "NAME", value_parser = agent_name)]
+    pub(crate) agent: Option<String>,
+    /// Give the program nothing to read
+    #[arg(long = "no-stdin")]
+    pub(crate) reads_nothing: bool,
     /// Give the program a terminal
     #[arg(long)]
     pub(crate) tty: bool,
@@ -159,6 +165,8 @@ impl Exec {
             mode: "isolated".to_owned(),
             on_failure: "rollback".to_owned(),
             workspace: None,
+            agent: None,
+            reads_nothing: false,
             tty: false,
             wait: false,
             dry_run: true,
@@ -166,5 +174,14 @@ impl Exec {
             out: None,
             argv: argv.to_vec(),
         }
+    }
+}
+
+fn agent_name(text: &str) -> Result<String, String> {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if (1..=32).contains(&text.len()) && text.bytes().all(is_allowed) {
+        Ok(text.to_owned())
+    } else {
+        Err("an agent's name is 1 to 32 of a-z, 0-9 and -".to_owned())
     }
 }

@@ -88,7 +88,7 @@ fn perform(
     let observer = Live { is_quiet: arguments.json };
     let hands = Hands {
         backend,
-        stdin: &stdin(),
+        stdin: &if arguments.reads_nothing { Stdin::Empty } else { stdin() },
         tty,
         cancel: &cancel,
         observer: &observer,

@@ -2,53 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Output;
 
 use serde_json::Value;
 
+use crate::machine::Machine;
 use crate::{stderr, stdout, warrant};
-
-/// A home and a workspace of one test.
-struct Machine {
-    directory: tempfile::TempDir,
-}
-
-impl Machine {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::create_dir(directory.path().join("work")).unwrap();
-        std::fs::write(directory.path().join("work/a.txt"), "a\n").unwrap();
-        Self { directory }
-    }
-
-    fn home(&self) -> std::path::PathBuf {
-        self.directory.path().join("home")
-    }
-
-    fn work(&self, name: &str) -> std::path::PathBuf {
-        self.directory.path().join("work").join(name)
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        warrant()
-            .args(arguments)
-            .env("WARRANT_HOME", self.home())
-            .current_dir(self.work(""))
-            .stdin(std::process::Stdio::null())
-            .output()
-            .unwrap()
-    }
-
-    fn exec(&self, arguments: &[&str]) -> Output {
-        self.run(&[&["sandbox", "exec"], arguments].concat())
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.run(arguments);
-        serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|_| panic!("{}{}", stdout(&output), stderr(&output)))
-    }
-}
 
 #[test]
 fn the_first_run_prints_hello_and_leaves_a_verifiable_receipt() {

@@ -7,13 +7,18 @@
     reason = "tests"
 )]
 
+mod agents;
 mod binary;
 mod bringing;
 mod crash;
 mod exec;
+mod hook;
 mod keys;
+mod machine;
+mod mcp;
 mod plane;
 mod remote;
+mod shell;
 mod verify;
 
 use std::io::Write as _;

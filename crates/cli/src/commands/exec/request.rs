@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use warrant_govern::keep::Mode;
-use warrant_govern::{Ask, Desk, find_program, plain_request, principal};
+use warrant_govern::{Ask, Desk, agent_principal, find_program, plain_request, principal};
 use warrant_protocol::execution::{EnvSpec, ExecutionSpec};
 use warrant_protocol::request::{EgressRule, FileGrants, NetworkPolicy};
 use warrant_protocol::{Evidence, Isolation, RelPath, RunRequest, SecretName};
@@ -32,7 +32,10 @@ impl Wish {
         let workspace = workspace(arguments.workspace.as_deref())?;
         let (program, args) = arguments.argv.split_first().context("no program to run")?;
         let (hosts, egress) = hosts(&arguments.allow_hosts)?;
-        let principal = principal();
+        let principal = match &arguments.agent {
+            Some(name) => agent_principal(name),
+            None => principal(),
+        };
         let execution = ExecutionSpec::Argv {
             command: program.clone(),
             args: args.to_vec(),

@@ -1,0 +1,143 @@
+//! `warrant shell`: a prompt for a person, where every line is one governed run in the workspace.
+//!
+//! It is a loop around `warrant sandbox exec`: the same judge, boundary, receipt and words.
+
+use std::io::{self, BufRead as _, IsTerminal as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use warrant_govern::{Desk, script_shell};
+use warrant_plane::store::RunFilter;
+
+use super::{exec, pulling, reading, verify};
+use crate::args::{Exec, Log, Shell, Undo, Verify};
+use crate::exit::Exit;
+use crate::ui;
+
+const HELP: &str = "\
+every line is one governed run; a line may be any shell script
+  cd DIR    go below the workspace      undo      put back what the last line changed
+  diff      what the last run changed   receipt   what the last run did, verified
+  policy    what is allowed here        exit      leave (or end of file)";
+
+/// Reads lines until there are no more; the last line's exit code is ours.
+pub(crate) fn run(home: Option<&Path>, arguments: &Shell) -> anyhow::Result<Exit> {
+    let workspace = std::fs::canonicalize(&arguments.workspace)
+        .with_context(|| format!("no workspace at {}", arguments.workspace.display()))?;
+    std::env::set_current_dir(&workspace).context("the workspace cannot be entered")?;
+    let session = Session { home, arguments, workspace, is_person: io::stdin().is_terminal() };
+    if session.is_person {
+        ui::note(&format!(
+            "governed session in {}; `help` says what there is",
+            session.workspace.display()
+        ));
+    }
+    let mut last = Exit::Success;
+    loop {
+        session.prompt();
+        let mut line = String::new();
+        let read = io::stdin().lock().read_line(&mut line).context("no line")?;
+        if read == 0 {
+            return Ok(last);
+        }
+        last = match session.line(line.trim()) {
+            Ok(Some(exit)) => exit,
+            Ok(None) => return Ok(last),
+            Err(error) => {
+                ui::error(&error);
+                Exit::Failure
+            }
+        };
+    }
+}
+
+struct Session<'a> {
+    home: Option<&'a Path>,
+    arguments: &'a Shell,
+    workspace: PathBuf,
+    is_person: bool,
+}
+
+impl Session<'_> {
+    fn prompt(&self) {
+        if !self.is_person {
+            return;
+        }
+        let here = std::env::current_dir().unwrap_or_else(|_| self.workspace.clone());
+        let name = here.file_name().map(|name| name.to_string_lossy().into_owned());
+        ui::prompt(&format!("warrant {}> ", ui::printable(&name.unwrap_or_default())));
+    }
+
+    /// Carries out one line; nothing means the end.
+    fn line(&self, line: &str) -> anyhow::Result<Option<Exit>> {
+        let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        Ok(Some(match (word, rest.trim()) {
+            ("", _) => Exit::Success,
+            ("exit", "") => return Ok(None),
+            ("help", "") => {
+                ui::note(HELP);
+                Exit::Success
+            }
+            ("cd", directory) if !directory.contains([';', '&', '|', '$', '`', '\'', '"']) => {
+                self.change_directory(directory)?
+            }
+            ("undo", "") => {
+                let workspace = self.workspace.clone();
+                let undo = Undo { workspace, force: false, json: self.arguments.json };
+                pulling::undo(&Desk::open(self.home)?, &undo)?
+            }
+            ("diff", "") => {
+                let desk = Desk::open(self.home)?;
+                reading::diff(&desk, &Log { run: self.last_run(&desk)? })?
+            }
+            ("receipt", "") => {
+                let run = self.last_run(&Desk::open(self.home)?)?;
+                let (trust, more_trust) = (Vec::new(), Vec::new());
+                let json = self.arguments.json;
+                let verify = Verify { subject: run.into(), trust, more_trust, json };
+                verify::receipt(self.home, &verify)?
+            }
+            ("policy", "") => {
+                let show = crate::args::Policy::Show { json: self.arguments.json };
+                super::policy::run(&Desk::open(self.home)?, show)?
+            }
+            _ => exec::run(self.home, &self.exec(line))?,
+        }))
+    }
+
+    fn exec(&self, line: &str) -> Exec {
+        let argv = [script_shell().as_str(), "-c", line].map(str::to_owned);
+        let has_terminal = self.is_person && io::stdout().is_terminal() && !self.arguments.json;
+        Exec {
+            provider: self.arguments.provider.clone(),
+            allow_hosts: self.arguments.allow_hosts.clone(),
+            mode: "workspace-rollback".to_owned(),
+            on_failure: "keep".to_owned(),
+            workspace: Some(self.workspace.clone()),
+            tty: has_terminal,
+            reads_nothing: !self.is_person,
+            dry_run: false,
+            json: self.arguments.json,
+            ..Exec::plain(&argv)
+        }
+    }
+
+    fn change_directory(&self, directory: &str) -> anyhow::Result<Exit> {
+        let wanted =
+            if directory.is_empty() { self.workspace.as_path() } else { Path::new(directory) };
+        let real = std::fs::canonicalize(wanted)
+            .with_context(|| format!("no directory {}", wanted.display()))?;
+        if !real.starts_with(&self.workspace) {
+            anyhow::bail!("{} lies outside the workspace", real.display());
+        }
+        std::env::set_current_dir(&real)
+            .with_context(|| format!("{} cannot be entered", real.display()))?;
+        Ok(Exit::Success)
+    }
+
+    fn last_run(&self, desk: &Desk) -> anyhow::Result<String> {
+        let filter = RunFilter { state: None, before: None, limit: Some(1) };
+        let page = desk.plane().store().list(&filter)?;
+        Ok(page.runs.first().context("nothing ran yet")?.id.to_string())
+    }
+}

@@ -1,0 +1,311 @@
+//! `warrant mcp`, driven by the official MCP SDK.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::machine::Machine;
+use crate::root;
+
+/// Returns a folder of clients; they are installed by `cargo xtask install`.
+pub(crate) fn clients(name: &str) -> PathBuf {
+    let folder = root().join("crates/e2e/clients").join(name);
+    let installed = folder.join("node_modules").is_dir() || name == "model-server";
+    assert!(installed, "{} is not installed; run: cargo xtask install", folder.display());
+    folder
+}
+
+/// Has the SDK make these calls, one after the other.
+#[track_caller]
+fn drive(machine: &Machine, calls: &Value) -> Value {
+    let mut child = Command::new("node")
+        .arg("drive.mjs")
+        .arg("stdio")
+        .arg(env!("CARGO_BIN_EXE_warrant"))
+        .args(["mcp", "--workspace"])
+        .arg(machine.work(""))
+        .current_dir(clients("mcp"))
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("WARRANT_HOME", machine.home())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(calls.to_string().as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        panic!("{}\n{}", text(&output.stdout), text(&output.stderr))
+    })
+}
+
+fn results(report: &Value) -> Vec<&Value> {
+    report["results"].as_array().unwrap().iter().map(|one| &one["result"]).collect()
+}
+
+fn text(result: &Value) -> &str {
+    result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{result}"))
+}
+
+fn facts(result: &Value) -> &Value {
+    &result["structuredContent"]
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn an_agent_works_in_the_workspace_and_sees_its_own_changes() {
+    let machine = Machine::new();
+    let report = drive(
+        &machine,
+        &json!([
+            {"tool": "exec", "arguments": {"command": "cat a.txt; echo b >> a.txt; mkdir d; exit 3"}},
+            {"tool": "read_file", "arguments": {"path": "a.txt"}},
+            {"tool": "write_file", "arguments": {"path": "d/new/f.txt", "content": "it's\n\u{fc}\n"}},
+            {"tool": "list_files", "arguments": {"depth": 5}},
+            {"tool": "exec", "arguments": {"argv": ["cat", "d/new/f.txt"]}},
+            {"tool": "diff"},
+            {"tool": "undo"},
+            {"tool": "undo"},
+            {"tool": "undo"},
+            {"tool": "list_files"},
+            {"tool": "receipt"},
+        ]),
+    );
+    let names: Vec<&str> = report["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["name"].as_str().unwrap())
+        .collect();
+    let expected = [
+        "exec",
+        "read_file",
+        "write_file",
+        "list_files",
+        "diff",
+        "undo",
+        "request_approval",
+        "receipt",
+    ];
+    assert_eq!(names, expected);
+    assert!(report["instructions"].as_str().unwrap().contains("receipt"));
+    let results = results(&report);
+    let [exec, file, written, list, again, diff, undo, undo_two, undo_three, list_two, receipt] =
+        results[..]
+    else {
+        panic!("{report}")
+    };
+    assert_eq!(facts(exec)["stdout"], "a\n", "{exec}");
+    assert_eq!(facts(exec)["exitCode"], 3, "a failing program is a result");
+    assert_eq!(exec["isError"], false);
+    assert_eq!(text(file), "a\nb\n", "what a failing program wrote is there");
+    assert_eq!(written["isError"], false, "{written}");
+    assert!(text(list).contains("d/new/f.txt (8 bytes)\n"), "{}", text(list));
+    assert_eq!(facts(again)["stdout"], "it's\n\u{fc}\n");
+    assert_eq!(facts(diff)["diff"], "", "the last run wrote nothing");
+    assert_eq!(facts(undo)["status"], "undone", "{undo}");
+    assert_eq!(facts(undo_two)["status"], "undone", "{undo_two}");
+    assert_eq!(undo_three["isError"], true, "{undo_three}");
+    assert_eq!(text(list_two), "a.txt (2 bytes)\n");
+    assert_eq!(facts(receipt)["verified"], true, "{receipt}");
+    assert_eq!(read(&machine.work("a.txt")), "a\n");
+    for result in [exec, file, written, list, again] {
+        let run = facts(result)["runId"].as_str().unwrap();
+        assert_eq!(machine.run(&["verify", run]).status.code(), Some(0), "{run}");
+    }
+}
+
+#[test]
+fn a_denial_says_what_is_allowed_and_how_to_ask_and_approval_runs_it_once() {
+    let machine = Machine::new();
+    let script = "touch ran; sudo id";
+    let denied = json!({"command": "curl x", "allow_hosts": ["example.com"]});
+    let report = drive(
+        &machine,
+        &json!([
+            {"tool": "exec", "arguments": denied},
+            {"tool": "exec", "arguments": {"command": script}},
+            {"tool": "request_approval", "arguments": {"command": script}},
+            {"tool": "request_approval", "arguments": {"command": "ls"}},
+            {"tool": "receipt"},
+        ]),
+    );
+    let results = results(&report);
+    let denied = results[0];
+    assert_eq!(denied["isError"], true);
+    assert_eq!(facts(denied)["status"], "denied", "{denied}");
+    assert!(
+        text(denied).contains("example.com") && text(denied).contains("hosts: none"),
+        "{denied}"
+    );
+    let waiting = results[1];
+    assert_eq!(facts(waiting)["status"], "awaiting-approval", "{waiting}");
+    let run = facts(waiting)["runId"].as_str().unwrap();
+    assert!(text(waiting).contains(&format!("warrant approve {run}")), "{waiting}");
+    assert_eq!(facts(results[2])["runId"], run, "asking again is the same question");
+    assert_eq!(facts(results[3])["status"], "allowed");
+    assert!(!machine.work("ran").exists());
+    assert_eq!(machine.run(&["approve", run]).status.code(), Some(0), "the person may approve it");
+    let other = format!("{script} -u");
+    let report = drive(
+        &machine,
+        &json!([
+            {"tool": "exec", "arguments": {"command": other}},
+            {"tool": "exec", "arguments": {"command": script}},
+            {"tool": "exec", "arguments": {"command": script}},
+        ]),
+    );
+    let results = self::results(&report);
+    assert_eq!(facts(results[0])["status"], "awaiting-approval", "another command has no approval");
+    assert_eq!(facts(results[1])["runId"], run, "{}", results[1]);
+    assert!(machine.work("ran").exists(), "the approved command ran");
+    assert_eq!(facts(results[2])["status"], "awaiting-approval", "and ran once: {}", results[2]);
+}
+
+#[test]
+fn a_cancelled_call_ends_the_whole_tree_with_a_receipt() {
+    let machine = Machine::new();
+    let naps = format!("{}", 7_000 + std::process::id());
+    let script = format!("touch half; echo begun; sleep {naps} & sleep {naps}");
+    let report = drive(
+        &machine,
+        &json!([
+            {"tool": "exec", "arguments": {"command": script}, "cancelOnProgress": true},
+            {"tool": "exec", "arguments": {"command": "echo next"}},
+        ]),
+    );
+    let first = &report["results"][0];
+    assert!(first["error"].is_object(), "{first}");
+    let told = first["progress"][0]["message"].as_str().unwrap();
+    assert!(told.starts_with("running") || told.starts_with("waiting"), "{told}");
+    assert_eq!(facts(results(&report)[1])["stdout"], "next\n");
+    assert!(!machine.work("half").exists(), "a stopped program leaves nothing");
+    let is_alive = std::fs::read_dir("/proc").unwrap().any(|entry| {
+        let cmdline = std::fs::read(entry.unwrap().path().join("cmdline")).unwrap_or_default();
+        cmdline.split(|byte| *byte == 0).any(|word| word == naps.as_bytes())
+    });
+    assert!(!is_alive);
+    let runs = machine.json(&["runs", "--json"]);
+    let cancelled: Vec<&Value> =
+        runs["runs"].as_array().unwrap().iter().filter(|run| run["state"] == "cancelled").collect();
+    assert_eq!(cancelled.len(), 1, "{runs}");
+    let run = cancelled[0]["runId"].as_str().unwrap();
+    assert_eq!(machine.run(&["verify", run]).status.code(), Some(0));
+}
+
+#[test]
+fn output_is_bounded_and_wrong_arguments_are_told() {
+    let machine = Machine::new();
+    std::fs::write(machine.work("bytes"), [0_u8, 255, 1]).unwrap();
+    let flood = "i=0; while [ $i -lt 20000 ]; do echo 0123456789; i=$((i+1)); done; echo end";
+    let report = drive(
+        &machine,
+        &json!([
+            {"tool": "exec", "arguments": {"command": flood, "max_output_bytes": 1000}},
+            {"tool": "read_file", "arguments": {"path": "bytes"}},
+            {"tool": "read_file", "arguments": {"path": "a.txt", "offset": 1, "max_bytes": 1}},
+            {"tool": "read_file", "arguments": {"path": "missing"}},
+            {"tool": "read_file", "arguments": {"path": "/etc/hostname"}},
+            {"tool": "write_file", "arguments": {"path": "../x", "content": ""}},
+            {"tool": "exec", "arguments": {"command": "true", "image": "x"}},
+            {"tool": "exec", "arguments": {"command": "sleep 9", "timeout_ms": 200}},
+            {"tool": "shell", "arguments": {}},
+        ]),
+    );
+    let results = results(&report);
+    let flood = facts(results[0]);
+    assert!(flood["stdout"].as_str().unwrap().len() < 1200);
+    assert!(flood["stdout"].as_str().unwrap().ends_with("end\n"), "the end is kept");
+    assert_eq!(flood["stdoutMissingBytes"], 20_000 * 11 + 4 - 1000);
+    assert_eq!(facts(results[1])["encoding"], "base64");
+    assert_eq!(facts(results[1])["content"], "AP8B");
+    assert_eq!(facts(results[2])["content"], "\n", "{}", results[2]);
+    for (index, word) in [(3, "missing"), (4, "`path`"), (5, "`path`"), (6, "`image`")] {
+        assert_eq!(results[index]["isError"], true, "{}", results[index]);
+        assert!(text(results[index]).contains(word), "{}", text(results[index]));
+    }
+    assert_eq!(results[7]["isError"], true, "{}", results[7]);
+    assert!(text(results[7]).contains("time"), "{}", text(results[7]));
+    assert_eq!(report["results"][8]["error"]["code"], -32602, "{report}");
+}
+
+#[test]
+fn files_that_run_later_are_held_back_and_secrets_stay_masked() {
+    let machine = Machine::new();
+    std::fs::create_dir_all(machine.work(".git/hooks")).unwrap();
+    std::fs::write(machine.work(".env"), "TOKEN=hunter2\n").unwrap();
+    let report = drive(
+        &machine,
+        &json!([
+            {"tool": "write_file", "arguments": {"path": ".git/hooks/pre-commit", "content": "#!/bin/sh\nid\n"}},
+            {"tool": "write_file", "arguments": {"path": ".claude/settings.json", "content": "{}"}},
+            {"tool": "exec", "arguments": {"command": "mkdir .husky; echo x > .husky/pre-push; echo y > ok"}},
+            {"tool": "read_file", "arguments": {"path": ".env"}},
+            {"tool": "exec", "arguments": {"command": "cat .env; grep -r hunter . || true"}},
+        ]),
+    );
+    let results = results(&report);
+    for held in &results[..2] {
+        assert_eq!(held["isError"], true, "{held}");
+        assert!(text(held).contains("a person must make this change"), "{}", text(held));
+    }
+    assert!(text(results[2]).contains(".husky/pre-push"), "{}", text(results[2]));
+    assert!(!machine.work(".git/hooks/pre-commit").exists());
+    assert!(!machine.work(".claude/settings.json").exists());
+    assert!(!machine.work(".husky/pre-push").exists());
+    assert_eq!(read(&machine.work("ok")), "y\n");
+    for result in &results[3..] {
+        assert!(!result.to_string().contains("hunter2"), "{result}");
+    }
+}
+
+#[test]
+fn a_policy_put_in_force_meanwhile_judges_the_next_call() {
+    let machine = Machine::new();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_warrant"))
+        .args(["mcp", "--workspace"])
+        .arg(machine.work(""))
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("WARRANT_HOME", machine.home())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut say = |message: Value| stdin.write_all(format!("{message}\n").as_bytes()).unwrap();
+    let mut hear = || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+        serde_json::from_str::<Value>(&line).unwrap_or_else(|_| panic!("{line}"))
+    };
+    let call = |id: u32| {
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
+               "params": {"name": "exec", "arguments": {"command": "echo hi"}}})
+    };
+    say(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"}}}));
+    hear();
+    say(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    say(call(1));
+    assert_eq!(hear()["result"]["structuredContent"]["stdout"], "hi\n");
+    assert_eq!(machine.run(&["policy", "set", "strict"]).status.code(), Some(0));
+    say(call(2));
+    let denied = hear();
+    assert_ne!(denied["result"]["structuredContent"]["status"], "completed", "{denied}");
+    std::fs::write(machine.home().join("policy/document.json"), "{").unwrap();
+    say(call(3));
+    let broken = hear();
+    assert_eq!(broken["result"]["isError"], true, "governance down means refused: {broken}");
+    drop(stdin);
+    assert!(child.wait().unwrap().success(), "the end of the client is the end of the server");
+}

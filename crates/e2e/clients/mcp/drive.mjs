@@ -1,0 +1,53 @@
+// Drives an MCP server with the official SDK: calls in on standard input, what came of them out.
+//
+//   node drive.mjs stdio COMMAND [ARGUMENT…] < calls.json
+//   node drive.mjs http URL [TOKEN] < calls.json
+//
+// calls.json: [{"tool", "arguments", "cancelOnProgress"?}, …], made one after the other.
+// Output: {"server", "instructions", "tools", "results": [{"result"?, "error"?, "progress"}]}.
+
+import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
+import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+
+const [kind, target, ...rest] = process.argv.slice(2);
+const parts = [];
+for await (const part of process.stdin) parts.push(part);
+const calls = JSON.parse(Buffer.concat(parts).toString("utf8"));
+
+function transport() {
+  if (kind === "stdio") {
+    return new StdioClientTransport({ command: target, args: rest, env: process.env, stderr: "inherit" });
+  }
+  const headers = rest[0] ? { authorization: `Bearer ${rest[0]}` } : {};
+  return new StreamableHTTPClientTransport(new URL(target), { requestInit: { headers } });
+}
+
+const client = new Client({ name: "driver", version: "1.0.0" });
+await client.connect(transport());
+const { tools } = await client.listTools();
+const results = [];
+for (const call of calls) {
+  const progress = [];
+  const stop = new AbortController();
+  const options = {
+    timeout: 60_000,
+    signal: stop.signal,
+    onprogress: (told) => {
+      progress.push(told);
+      if (call.cancelOnProgress) stop.abort("enough");
+    },
+  };
+  try {
+    const result = await client.callTool(
+      { name: call.tool, arguments: call.arguments ?? {} }, undefined, options);
+    results.push({ result, progress });
+  } catch (error) {
+    results.push({ error: { code: error.code, message: String(error.message ?? error) }, progress });
+  }
+}
+const report = {
+  server: client.getServerVersion(), instructions: client.getInstructions(), tools, results,
+};
+await client.close();
+process.stdout.write(JSON.stringify(report));
