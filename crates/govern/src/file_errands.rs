@@ -1,8 +1,6 @@
 //! Reading and writing a file as programs in the sandbox, so that masks, gate, undo and receipt
 //! are those of every other run.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use warrant_protocol::RelPath;
@@ -28,12 +26,19 @@ pub fn read_errand(path: &RelPath, offset: u64, count: u64) -> Errand {
 /// that is there are kept.
 #[must_use]
 pub fn write_errand(workspace: &Path, path: &RelPath, content: Vec<u8>) -> Errand {
-    let mode = match fs::symlink_metadata(workspace.join(path.as_str())) {
-        Ok(metadata) if metadata.is_file() => metadata.mode() & 0o777,
-        _ => 0o644,
+    let file = path.as_str();
+    let parent = file.rsplit_once('/').map(|(parent, _)| parent);
+    let missing = parent.filter(|parent| !workspace.join(parent).is_dir());
+    let target = format!("of={file}");
+    let argv = match missing {
+        None => vec!["dd", &target, "bs=65536", "status=none"],
+        Some(parent) => vec!["sh", "-c", MAKE_AND_WRITE, "write_file", parent, &target],
     };
-    let argv = ["install", "-D", "-m", &format!("{mode:o}"), "--", "/dev/stdin", path.as_str()];
-    let mut errand = Errand::new(Work::Argv(argv.map(str::to_owned).to_vec()), Writes::Kept);
+    let argv = argv.into_iter().map(str::to_owned).collect();
+    let mut errand = Errand::new(Work::Argv(argv), Writes::Kept);
     errand.stdin = content;
     errand
 }
+
+/// Makes the directory and writes the file; both names are arguments, never part of the script.
+const MAKE_AND_WRITE: &str = r#"mkdir -p -- "$1" && dd "$2" bs=65536 status=none"#;

@@ -39,8 +39,9 @@ pub(crate) enum McpCommand {
     },
 }
 
-/// How settings of an agent are changed.
+/// How settings of an agent are changed. It is part of several commands, so it names no group.
 #[derive(Debug, Args)]
+#[group(skip)]
 pub(crate) struct Install {
     /// Change the settings of the project in the current directory instead of yours
     #[arg(long)]

@@ -94,8 +94,9 @@ fn an_allowed_command_is_the_same_command_in_the_sandbox() {
 #[test]
 fn a_denied_command_does_not_happen_and_leaves_a_receipt() {
     let machine = Machine::new();
+    assert_eq!(machine.run(&["policy", "set", "strict"]).status.code(), Some(0));
     for agent in ["claude-code", "codex"] {
-        let answer = verdict(&machine, agent, "Bash", json!({"command": "if true; then"}));
+        let answer = verdict(&machine, agent, "Bash", json!({"command": "ls"}));
         let told = specific(&answer);
         assert_eq!(told["permissionDecision"], "deny", "{answer}");
         assert!(told.get("updatedInput").is_none());

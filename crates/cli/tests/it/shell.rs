@@ -23,7 +23,7 @@ fn shell(machine: &Machine, lines: &str) -> Output {
 #[test]
 fn lines_are_governed_and_denials_explained_while_they_happen() {
     let machine = Machine::new();
-    let lines = "echo b >> a.txt\ncat a.txt\nmkdir d\ncd d\npwd\ncd ..\ncd /etc\nsudo id\nif true; then\n\
+    let lines = "echo b >> a.txt\ncat a.txt\nmkdir d\ncd d\npwd\ncd ..\ncd /etc\nsudo id\n\
                  undo\nundo\ncat a.txt\nreceipt\nexit 0; true\ncat\nsh -c 'exit 7'\n";
     let output = shell(&machine, lines);
     let (out, err) = (stdout(&output), stderr(&output));
@@ -31,7 +31,6 @@ fn lines_are_governed_and_denials_explained_while_they_happen() {
     assert!(out.contains(machine.work("d").to_str().unwrap()), "{out}");
     assert!(err.contains("lies outside the workspace"), "{err}");
     assert!(err.contains("waiting for approval") && err.contains("warrant approve"), "{err}");
-    assert!(err.contains("denied by policy") && err.contains("not understood completely"), "{err}");
     assert_eq!(std::fs::read_to_string(machine.work("a.txt")).unwrap(), "a\n", "undone");
     assert!(err.matches("warrant: namespace").count() >= 6, "every line has a receipt: {err}");
     assert_eq!(output.status.code(), Some(7), "the last line's code is the shell's");

@@ -75,7 +75,7 @@ fn a_denial_reaches_the_callback_and_never_the_sandbox() {
         ..options(home.path())
     });
     exec(&sandbox, &["true"]);
-    let called = sandbox.exec(&["sh", "-c", "touch ran; if true; then"], &ExecOptions::default());
+    let called = sandbox.exec(&["sudo", "touch", "ran"], &ExecOptions::default());
     let Governed::Denied(receipt) = called.unwrap() else { panic!("it was not denied") };
     assert_eq!(receipt.standing, Standing::Denied);
     assert!(!receipt.reasons.is_empty());
@@ -125,6 +125,6 @@ fn the_danger_runs_as_pending_and_never_as_approved() {
         when_governance_fails: WhenGovernanceFails::DangerRunAnyway,
         ..options(home.path())
     });
-    let denied = healthy.exec(&["sh", "-c", "if true; then"], &ExecOptions::default());
+    let denied = healthy.exec(&["sudo", "id"], &ExecOptions::default());
     assert!(matches!(denied, Ok(Governed::Denied(_))), "a denial stays one: {denied:?}");
 }

@@ -63,13 +63,13 @@ impl Journal {
     }
 
     fn last_applied(&self) -> Result<Option<PathBuf>, JournalError> {
-        let mut last = None;
-        for (_, path) in self.entries()? {
-            if status_of(&path)? == Some(Status::Applied) {
-                last = Some(path);
+        for (_, path) in self.entries()?.into_iter().rev() {
+            // A program that changed nothing left nothing to take back.
+            if status_of(&path)? == Some(Status::Applied) && !read_record(&path)?.rows.is_empty() {
+                return Ok(Some(path));
             }
         }
-        Ok(last)
+        Ok(None)
     }
 
     /// Puts back what the last kept change replaced.
