@@ -8,6 +8,7 @@ mod agents;
 mod continuing;
 mod doors;
 mod exec;
+mod fleet;
 mod reading;
 mod serving;
 mod setup;
@@ -16,6 +17,7 @@ pub(crate) use agents::{Hook, HookEvent, Install, Mcp, McpCommand, Shell};
 pub(crate) use continuing::TakeUp;
 pub(crate) use doors::Doors;
 pub(crate) use exec::{Exec, Sandbox};
+pub(crate) use fleet::{Cancel, Continue, Login, PlaneArguments, Run, Runner, RunnerStart, Watch};
 pub(crate) use reading::{Bundle, Export, Log, Pull, Runs, Undo, Verify};
 pub(crate) use serving::{Plane, PlaneStart};
 pub(crate) use setup::{Approve, Deny, Init, Keys, Policy, Secret};
@@ -33,6 +35,8 @@ pub(crate) struct Cli {
     /// Home directory with keys, policy and store [default: $WARRANT_HOME, else by XDG]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) home: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) plane: PlaneArguments,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -49,6 +53,23 @@ pub(crate) enum Command {
     Hook(Hook),
     /// Work in a governed session yourself: every line is judged, contained and recorded
     Shell(Shell),
+    /// Have an agent work on a task, under contract, here or at a plane
+    #[command(after_help = fleet::RUN_HELP)]
+    Run(Box<Run>),
+    /// Hand work over to a plane with what was said so far
+    Continue(Box<Continue>),
+    /// Watch a run as it happens
+    Watch(Watch),
+    /// Stop a run
+    Cancel(Cancel),
+    /// Keep a plane's address and your token, readable by you alone
+    Login(Login),
+    /// List the runners of a plane
+    Runners {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// List runs, newest first
     Runs(Runs),
     /// Tell the story of a run on one screen
@@ -93,6 +114,9 @@ pub(crate) enum Command {
     /// Serve this home's plane to clients and runners
     #[command(subcommand)]
     Plane(Plane),
+    /// Work for a plane as a member of its fleet
+    #[command(subcommand)]
+    Runner(Runner),
     /// Set up the home directory by hand
     Init(Init),
     /// Make and inspect signing keys

@@ -6,6 +6,7 @@ use clap::CommandFactory as _;
 
 use crate::args::{Cli, Command, Sandbox};
 use crate::exit::Exit;
+use crate::plane_client::PlaneClient;
 use crate::ui;
 use warrant_govern::Desk;
 
@@ -22,6 +23,8 @@ mod policy;
 mod providers;
 mod pulling;
 mod reading;
+mod remote;
+mod runner;
 mod secret;
 mod settings;
 mod shell;
@@ -32,27 +35,72 @@ mod verify;
 pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
     let home = cli.home.as_deref();
     let desk = || Desk::open(home);
+    let plane = || PlaneClient::find(home, &cli.plane);
+    let needed = || PlaneClient::needed(home, &cli.plane);
     match cli.command {
         Command::Sandbox(command) => sandbox(home, command),
         Command::Mcp(arguments) => mcp::run(home, &arguments),
         Command::Hook(command) => hook::run(home, command),
         Command::Shell(arguments) => shell::run(home, &arguments),
-        Command::Runs(arguments) => reading::runs(&desk()?, &arguments),
-        Command::Receipt(arguments) => verify::receipt(home, &arguments),
-        Command::Verify(arguments) => verify::verify(home, &arguments),
-        Command::Bundle(arguments) => reading::bundle(&desk()?, &arguments),
-        Command::Log(arguments) => reading::log(&desk()?, &arguments),
-        Command::Diff(arguments) => reading::diff(&desk()?, &arguments),
-        Command::Pull(arguments) => pulling::pull(&desk()?, &arguments),
+        Command::Run(arguments) => match plane()? {
+            Some(plane) => remote::run::run(&plane, &arguments),
+            None => remote::run::here(home, &arguments),
+        },
+        Command::Continue(arguments) => remote::run::go_on(&needed()?, &arguments),
+        Command::Watch(arguments) => match plane()? {
+            Some(plane) => remote::watch::watch(&plane, &arguments),
+            None => reading::watch(&desk()?, &arguments),
+        },
+        Command::Cancel(arguments) => match plane()? {
+            Some(plane) => remote::cancel(&plane, &arguments),
+            None => approvals::cancel(&desk()?, &arguments),
+        },
+        Command::Login(arguments) => remote::login(home, &cli.plane, &arguments),
+        Command::Runners { json } => remote::runners(&needed()?, json),
+        Command::Runs(arguments) => match plane()? {
+            Some(plane) => remote::runs(&plane, &arguments),
+            None => reading::runs(&desk()?, &arguments),
+        },
+        Command::Receipt(arguments) => verify::receipt(home, &plane, &arguments),
+        Command::Verify(arguments) => verify::verify(home, &plane, &arguments),
+        Command::Bundle(arguments) => match plane()? {
+            Some(plane) => remote::bundle(&plane, &arguments),
+            None => reading::bundle(&desk()?, &arguments),
+        },
+        Command::Log(arguments) => match plane()? {
+            Some(plane) => remote::artifact(&plane, &arguments.run, "log"),
+            None => reading::log(&desk()?, &arguments),
+        },
+        Command::Diff(arguments) => match plane()? {
+            Some(plane) => remote::artifact(&plane, &arguments.run, "diff"),
+            None => reading::diff(&desk()?, &arguments),
+        },
+        Command::Pull(arguments) => match plane()? {
+            Some(plane) => remote::pull(home, &plane, &arguments),
+            None => pulling::pull(&desk()?, &arguments),
+        },
         Command::Undo(arguments) => pulling::undo(&desk()?, &arguments),
-        Command::Export(arguments) => reading::export(&desk()?, &arguments),
-        Command::Approvals { json } => approvals::list(&desk()?, json),
-        Command::Approve(arguments) => approvals::approve(&desk()?, &arguments),
-        Command::Deny(arguments) => approvals::deny(&desk()?, &arguments),
+        Command::Export(arguments) => match plane()? {
+            Some(plane) => remote::export(&plane, &arguments),
+            None => reading::export(&desk()?, &arguments),
+        },
+        Command::Approvals { json } => match plane()? {
+            Some(plane) => remote::approvals(&plane, json),
+            None => approvals::list(&desk()?, json),
+        },
+        Command::Approve(arguments) => match plane()? {
+            Some(plane) => remote::approve(&plane, &arguments),
+            None => approvals::approve(&desk()?, &arguments),
+        },
+        Command::Deny(arguments) => match plane()? {
+            Some(plane) => remote::deny(&plane, &arguments),
+            None => approvals::deny(&desk()?, &arguments),
+        },
         Command::Secret(command) => secret::run(&desk()?, command),
         Command::Doors(command) => doors::run(&desk()?, command),
         Command::Policy(command) => policy::run(&desk()?, command),
         Command::Plane(command) => plane::run(home, &command),
+        Command::Runner(command) => runner::run(&cli.plane, command),
         Command::Init(arguments) => policy::init(home, &arguments),
         Command::Keys(command) => keys::run(home, command),
         Command::Doctor { json } => providers::doctor(json),

@@ -1,20 +1,27 @@
 //! The `warrant` binary: arguments in, text and exit code out. It holds no logic that a library
 //! could hold. Start at [`args`] for the commands.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use warrant_runner::harness::{self, MOCK_ARGUMENT, MockEnvironment};
 
 mod args;
 mod commands;
 mod duration;
 mod exit;
+mod logs;
+mod plane_client;
 mod progress;
 mod ui;
 
 fn main() -> ExitCode {
     // The interpreting tiers start this very binary again as their worker.
     if let Some(code) = warrant_sandbox::hermetic::worker_main() {
+        return code;
+    }
+    if let Some(code) = mock_agent() {
         return code;
     }
     let cli = match args::Cli::try_parse() {
@@ -29,6 +36,17 @@ fn main() -> ExitCode {
             if is_misuse { exit::Exit::Usage.into() } else { exit::Exit::Failure.into() }
         }
     }
+}
+
+/// Runners start this very binary again as their built-in agent.
+fn mock_agent() -> Option<ExitCode> {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next()? != MOCK_ARGUMENT {
+        return None;
+    }
+    let prompt = arguments.next().unwrap_or_default();
+    let done = harness::mock_agent(Path::new("."), &prompt, &MockEnvironment::of_process());
+    Some(done.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 fn usage(refusal: &clap::Error) -> ExitCode {

@@ -9,7 +9,7 @@ use warrant_plane::{Judgment, random};
 use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::{RunId, RunState, Signed, Signer, SigningKey};
 
-use crate::args::{Approve, Deny};
+use crate::args::{Approve, Cancel, Deny};
 use crate::commands::exec::report::Report;
 use crate::exit::Exit;
 use crate::ui;
@@ -92,6 +92,18 @@ pub(crate) fn deny(desk: &Desk, arguments: &Deny) -> anyhow::Result<Exit> {
     let reason = arguments.reason.as_deref().unwrap_or("no reason given");
     desk.plane().refuse(&run, &principal(), reason)?;
     ui::note(&format!("refused {run}"));
+    Ok(Exit::Success)
+}
+
+/// `warrant cancel`: ends what nobody has started; a running one is stopped where it runs.
+pub(crate) fn cancel(desk: &Desk, arguments: &Cancel) -> anyhow::Result<Exit> {
+    let run = desk.run_named(&arguments.run)?;
+    desk.plane().cancel(&run, &principal())?;
+    if arguments.json {
+        ui::json(&json!({"runId": run, "status": "cancelled"}));
+    } else {
+        ui::note(&format!("cancelled {run}"));
+    }
     Ok(Exit::Success)
 }
 

@@ -41,11 +41,7 @@ pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
         released: &released(&arguments.released)?,
     };
     let pulled = bring(&repo, &mut diff, &journal, &options)?;
-    if arguments.json {
-        ui::json(&as_json(&pulled));
-    } else {
-        lines(&pulled).iter().for_each(|line| ui::note(line));
-    }
+    tell(&pulled, arguments.json);
     Ok(Exit::Success)
 }
 
@@ -63,6 +59,15 @@ fn released(paths: &[String]) -> anyhow::Result<Vec<TreePath>> {
         path.map_err(Misuse::of)
     };
     paths.iter().map(path).collect()
+}
+
+/// Says what became of a pull.
+pub(crate) fn tell(pulled: &Pulled, as_json_object: bool) {
+    if as_json_object {
+        ui::json(&as_json(pulled));
+    } else {
+        lines(pulled).iter().for_each(|line| ui::note(line));
+    }
 }
 
 fn gated(pulled: &Pulled) -> &[Gated] {

@@ -11,7 +11,7 @@ use warrant_plane::store::{RunFilter, RunRow};
 use warrant_protocol::event::ArtifactKind;
 use warrant_protocol::{Digest, Event, RunId, Timestamp};
 
-use crate::args::{Bundle, Export, Log, Runs};
+use crate::args::{Bundle, Export, Log, Runs, Watch};
 use crate::exit::Exit;
 use crate::ui;
 use warrant_govern::Desk;
@@ -152,6 +152,26 @@ pub(crate) fn export(desk: &Desk, arguments: &Export) -> anyhow::Result<Exit> {
     };
     desk.plane().export(since, &mut io::stdout().lock())?;
     Ok(Exit::Success)
+}
+
+/// `warrant watch`, for a run of this machine: what its chain says, until it ends.
+pub(crate) fn watch(desk: &Desk, arguments: &Watch) -> anyhow::Result<Exit> {
+    let run = desk.run_named(&arguments.run)?;
+    let mut shown = 0;
+    loop {
+        let state = desk.plane().store().run(&run)?.state;
+        for row in desk.plane().store().events(&run)?.iter().skip(shown) {
+            ui::data(&format!("{}\n", row.body));
+            shown += 1;
+        }
+        if state.is_terminal() {
+            let is_good = state == warrant_protocol::RunState::Completed;
+            return Ok(if is_good { Exit::Success } else { Exit::Failure });
+        }
+        // Another process writes the chain; the store has no way to call us.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        desk.plane().seal_lost()?;
+    }
 }
 
 /// Reads the contract's base commit of a run, for pulling.

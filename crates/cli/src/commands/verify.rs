@@ -16,12 +16,20 @@ use warrant_protocol::verify::{Problem, VerifiedBundle, verify as check};
 use crate::args::Verify;
 use crate::commands::keys::read_public;
 use crate::exit::Exit;
+use crate::plane_client::PlaneClient;
 use crate::ui::{self, Tone, paint};
 use warrant_govern::Desk;
 
+/// Finds the plane that is meant, when a run is named.
+type FindPlane<'a> = &'a dyn Fn() -> anyhow::Result<Option<PlaneClient>>;
+
 /// Checks a bundle and says one line per claim.
-pub(crate) fn verify(home: Option<&Path>, arguments: &Verify) -> anyhow::Result<Exit> {
-    let checked = read(home, arguments)?;
+pub(crate) fn verify(
+    home: Option<&Path>,
+    plane: FindPlane<'_>,
+    arguments: &Verify,
+) -> anyhow::Result<Exit> {
+    let checked = read((home, plane), arguments)?;
     match &checked {
         Ok(verified) if arguments.json => ui::json(&claims_json(verified)),
         Ok(verified) => ui::data(&claims_text(verified)),
@@ -31,8 +39,12 @@ pub(crate) fn verify(home: Option<&Path>, arguments: &Verify) -> anyhow::Result<
 }
 
 /// Tells the story of a bundle that verifies; anything else has no story.
-pub(crate) fn receipt(home: Option<&Path>, arguments: &Verify) -> anyhow::Result<Exit> {
-    match read(home, arguments)? {
+pub(crate) fn receipt(
+    home: Option<&Path>,
+    plane: FindPlane<'_>,
+    arguments: &Verify,
+) -> anyhow::Result<Exit> {
+    match read((home, plane), arguments)? {
         Ok(verified) => {
             super::story::print(&verified, arguments.json);
             Ok(Exit::Success)
@@ -73,16 +85,24 @@ impl Refused {
 }
 
 fn read(
-    home: Option<&Path>,
+    (home, plane): (Option<&Path>, FindPlane<'_>),
     arguments: &Verify,
 ) -> anyhow::Result<Result<VerifiedBundle, Refused>> {
-    if let Some(run) = run_of(&arguments.subject) {
-        return read_run(home, run);
-    }
-    let bytes = read_bytes(&arguments.subject)?;
+    let mut known = None;
+    let bytes = match run_of(&arguments.subject) {
+        None => read_bytes(&arguments.subject)?,
+        Some(run) => match plane()? {
+            None => return read_run(home, run),
+            Some(plane) => {
+                let (bundle, keys) = super::remote::evidence(&plane, run)?;
+                known = keys;
+                bundle.to_string().into_bytes()
+            }
+        },
+    };
     let named = arguments.trust.iter().chain(&arguments.more_trust);
     let keys = named.map(|file| Trust::parse(file)).collect::<anyhow::Result<Vec<_>>>()?;
-    let has_no_trust = keys.is_empty();
+    let has_no_trust = keys.is_empty() && known.is_none();
     let refused = |problems| Refused { has_no_trust, problems };
     let bundle = match Bundle::from_slice(&bytes) {
         Ok(bundle) => bundle,
@@ -90,7 +110,7 @@ fn read(
             return Ok(Err(refused(vec![Problem::Malformed { detail: malformed.0 }])));
         }
     };
-    let trusted = trusted(&bundle, keys);
+    let trusted = trusted(&bundle, (known.unwrap_or_else(TrustedKeys::none), keys));
     Ok(check(bundle, &trusted).map_err(refused))
 }
 
@@ -157,7 +177,7 @@ impl Trust {
 /// SECURITY: a key named without a role is believed in one role only, the one in which this
 /// bundle uses it, and never as a plane that sealed the receipt itself. Otherwise a runner whose
 /// key is trusted could sign its own contracts as if it were the plane.
-fn trusted(bundle: &Bundle, keys: Vec<Trust>) -> TrustedKeys {
+fn trusted(bundle: &Bundle, (known, keys): (TrustedKeys, Vec<Trust>)) -> TrustedKeys {
     let used = |member: &str| {
         let pem = bundle.raw().get("keys").and_then(|keys| keys.get(member));
         pem.and_then(Value::as_str).and_then(|pem| PublicKey::from_pem(pem).ok())
@@ -166,7 +186,7 @@ fn trusted(bundle: &Bundle, keys: Vec<Trust>) -> TrustedKeys {
     let is = |key: &PublicKey, other: &Option<PublicKey>| {
         other.as_ref().is_some_and(|other| other.as_bytes() == key.as_bytes())
     };
-    keys.into_iter().fold(TrustedKeys::none(), |trusted, Trust { role, key }| match role {
+    keys.into_iter().fold(known, |trusted, Trust { role, key }| match role {
         Some(role) => trusted.and(role, key),
         None if is(&key, &plane) && is(&key, &runner) => trusted,
         None if is(&key, &plane) => trusted.and(KeyRole::Plane, key),

@@ -172,7 +172,8 @@ fn kept_details(kept: &Kept) -> Value {
     }
 }
 
-fn exit_of(outcome: &Outcome) -> Exit {
+/// Returns what a command ends with whose run ended so.
+pub(crate) const fn exit_of(outcome: &Outcome) -> Exit {
     match outcome {
         Outcome::Exited { code } => Exit::Program(*code),
         Outcome::Signaled { signal } => Exit::Signal(*signal),
