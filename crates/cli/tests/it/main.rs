@@ -13,6 +13,7 @@ mod bringing;
 mod crash;
 mod exec;
 mod hook;
+mod fleet;
 mod keys;
 mod machine;
 mod mcp;

@@ -1,0 +1,244 @@
+//! A plane and its runners as processes of their own, on loopback.
+
+mod agents;
+mod house;
+
+use std::collections::HashSet;
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use self::house::{House, script};
+
+#[test]
+fn two_runners_and_a_plane_end_every_run_in_a_verified_bundle() {
+    let house = House::new();
+    let _plane = house.start_plane("127.0.0.1:0");
+    let runners = [house.start_runner("one", &[]), house.start_runner("two", &[])];
+    let runs: Vec<String> = (0..house.count(60))
+        .map(|number| house.submit(&script(&format!("echo {number} > out.txt"))))
+        .collect();
+    let bundles = house.wait_for_bundles(&runs, Duration::from_secs(240));
+    let mut who = HashSet::new();
+    for bundle in &bundles {
+        house.verify(bundle);
+        assert_eq!(bundle["receipt"]["status"], "completed", "{bundle}");
+        assert!(bundle["receipt"]["workspaceOut"]["diffHash"].as_str().unwrap().len() == 64);
+        who.insert(bundle["receipt"]["runner"]["runnerId"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(who.len(), runners.len(), "both runners worked");
+    for runner in runners {
+        assert!(runner.drain().success());
+    }
+}
+
+#[test]
+fn kills_of_plane_and_runner_lose_nothing_and_run_nothing_twice() {
+    let house = House::new();
+    let mut plane = house.start_plane("127.0.0.1:0");
+    let listen = plane.address();
+    let mut runners = vec![house.start_runner("one", &[]), house.start_runner("two", &[])];
+    let marks = house.directory("marks");
+    let total = house.count(24);
+    let mut runs = Vec::new();
+    let mut chance = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = |below: u64| {
+        chance ^= chance << 13;
+        chance ^= chance >> 7;
+        chance ^= chance << 17;
+        chance % below
+    };
+    for number in 0..total {
+        // What a program does outside tells how often it was started.
+        let mark = marks.join(number.to_string());
+        let work = format!(
+            "echo ran >> {}; sleep 0.0{}; echo {number} > out.txt",
+            mark.display(),
+            next(9)
+        );
+        runs.push(house.submit_until_taken(&script(&work)));
+        if next(4) == 0 {
+            std::thread::sleep(Duration::from_millis(next(120)));
+            match next(3) {
+                0 => {
+                    plane.kill();
+                    plane = house.start_plane(&listen);
+                }
+                which => {
+                    let at = usize::try_from(which - 1).unwrap();
+                    runners[at].kill();
+                    let name = ["one", "two"][at];
+                    runners[at] = house.start_runner(name, &[]);
+                }
+            }
+        }
+    }
+    let bundles = house.wait_for_bundles(&runs, Duration::from_secs(300));
+    let mut lost = 0;
+    for (number, bundle) in bundles.iter().enumerate() {
+        house.verify(bundle);
+        let mark = fs::read_to_string(marks.join(number.to_string())).unwrap_or_default();
+        let times = mark.lines().count();
+        assert!(times <= 1, "run {number} was started {times} times");
+        if bundle["receipt"]["status"] == "completed" {
+            assert_eq!(times, 1, "run {number} claims to have run");
+        } else {
+            lost += 1;
+        }
+    }
+    assert!(lost < bundles.len(), "some ran to their end");
+}
+
+#[test]
+fn a_cancelled_run_is_stopped_within_a_second_and_says_who_stopped_it() {
+    let house = House::new();
+    let _plane = house.start_plane("127.0.0.1:0");
+    let _runner = house.start_runner("one", &[]);
+    let mark = house.directory("marks").join("alive");
+    let run = house.submit(&script(&format!("echo on > {}; sleep 60", mark.display())));
+    house.wait(Duration::from_secs(60), || mark.exists());
+    let asked = Instant::now();
+    let cancelled = house.warrant(&["cancel", &run]);
+    assert!(cancelled.status.success(), "{}", crate::stderr(&cancelled));
+    let bundle = house.wait_for_bundles(&[run], Duration::from_secs(30)).remove(0);
+    // A second for the stop itself; the rest is a loaded machine.
+    assert!(asked.elapsed() < Duration::from_secs(15), "{:?}", asked.elapsed());
+    house.verify(&bundle);
+    assert_eq!(bundle["receipt"]["status"], "cancelled");
+    let last = bundle["events"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["event"]["actor"]["id"], "admin", "{last}");
+}
+
+#[test]
+fn a_drained_runner_cancels_with_receipts_what_does_not_end() {
+    let house = House::new();
+    let _plane = house.start_plane("127.0.0.1:0");
+    let runner = house.start_runner("one", &["--drain", "200ms"]);
+    let mark = house.directory("marks").join("alive");
+    let run = house.submit(&script(&format!("echo on > {}; sleep 60", mark.display())));
+    house.wait(Duration::from_secs(60), || mark.exists());
+    assert!(runner.drain().success());
+    let bundle = house.wait_for_bundles(&[run], Duration::from_secs(10)).remove(0);
+    house.verify(&bundle);
+    assert_eq!(bundle["receipt"]["status"], "cancelled");
+}
+
+#[test]
+fn the_verbs_speak_with_a_plane_as_with_this_machine() {
+    let house = House::new();
+    let _plane = house.start_plane("127.0.0.1:0");
+    let _runner = house.start_runner("one", &[]);
+    let repo = house.repo();
+    let repo_text = repo.to_str().unwrap();
+    let ran = house.warrant(&[
+        "run",
+        "--isolation",
+        "process",
+        "--repo",
+        repo_text,
+        "--",
+        "echo hello; echo new > new.txt",
+    ]);
+    assert!(ran.status.success(), "{}", crate::stderr(&ran));
+    let events: Vec<Value> =
+        crate::stdout(&ran).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kind = |event: &Value| event["event"]["type"].as_str().unwrap().to_owned();
+    assert_eq!(kind(&events[0]), "run.created");
+    assert_eq!(kind(events.last().unwrap()), "run.completed");
+
+    let listed = house.warrant(&["runs", "--json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let run = listed["runs"][0]["runId"].as_str().unwrap().to_owned();
+    assert_eq!(crate::stdout(&house.warrant(&["log", &run])), "hello\n");
+    assert!(crate::stdout(&house.warrant(&["diff", &run])).contains("+new"));
+    let verified = house.warrant(&["verify", &run]);
+    assert!(verified.status.success(), "{}", crate::stdout(&verified));
+    assert!(crate::stdout(&house.warrant(&["receipt", &run])).contains("completed"));
+    let watched = house.warrant(&["watch", &run]);
+    assert!(watched.status.success());
+    let runners = crate::stdout(&house.warrant(&["runners"]));
+    assert!(runners.contains("rnr_"), "{runners}");
+    let pulled = house.warrant(&["pull", &run, "--repo", repo_text]);
+    assert!(pulled.status.success(), "{}", crate::stderr(&pulled));
+    assert_eq!(fs::read_to_string(repo.join("new.txt")).unwrap(), "new\n");
+    let exported = crate::stdout(&house.warrant(&["export"]));
+    assert!(exported.lines().count() >= events.len());
+
+    let failed = house.warrant(&[
+        "run",
+        "--isolation",
+        "process",
+        "--repo",
+        repo_text,
+        "--json",
+        "--",
+        "exit 7",
+    ]);
+    assert_eq!(failed.status.code(), Some(7), "{}", crate::stderr(&failed));
+    let denied = house.warrant(&[
+        "run",
+        "--isolation",
+        "process",
+        "--repo",
+        repo_text,
+        "--agent",
+        "nobody",
+        "--",
+        "x",
+    ]);
+    assert_eq!(denied.status.code(), Some(3), "{}", crate::stderr(&denied));
+    let nonsense = house.warrant(&["cancel", "not-a-run"]);
+    assert_eq!(nonsense.status.code(), Some(2), "{}", crate::stderr(&nonsense));
+}
+
+#[test]
+fn the_built_in_agent_works_in_a_fleet() {
+    let house = House::new();
+    let _plane = house.start_plane("127.0.0.1:0");
+    let _runner = house.start_runner("one", &[]);
+    let mut request = script("unused");
+    request["agentKind"] = json!("mock");
+    request["prompt"] = json!("write something");
+    request["execution"] = Value::Null;
+    let run = house.submit(&request);
+    let bundle = house.wait_for_bundles(&[run.clone()], Duration::from_secs(60)).remove(0);
+    house.verify(&bundle);
+    assert_eq!(bundle["receipt"]["status"], "completed", "{bundle}");
+    let diff = crate::stdout(&house.warrant(&["diff", &run]));
+    assert!(diff.contains("+## task\n+write something\n+\n+secret:absent\n"), "{diff}");
+
+    request["prompt"] = json!("please fail");
+    let run = house.submit(&request);
+    let bundle = house.wait_for_bundles(&[run], Duration::from_secs(60)).remove(0);
+    assert_eq!(bundle["receipt"]["status"], "failed");
+}
+
+#[test]
+fn an_agent_that_the_process_tier_must_not_start_is_refused_with_a_receipt() {
+    let house = House::new();
+    let _plane = house.start_plane("127.0.0.1:0");
+    let _runner = house.start_runner("one", &[]);
+    let mut request = script("unused");
+    request["agentKind"] = json!("pi");
+    request["execution"] = Value::Null;
+    let run = house.submit(&request);
+    let bundle = house.wait_for_bundles(&[run], Duration::from_secs(60)).remove(0);
+    house.verify(&bundle);
+    let last = bundle["events"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["event"]["failure"], "capability_mismatch", "{last}");
+}
+
+#[test]
+fn a_second_runner_does_not_take_the_data_of_the_first() {
+    let house = House::new();
+    let _plane = house.start_plane("127.0.0.1:0");
+    let _runner = house.start_runner("one", &[]);
+    let second = Command::new(env!("CARGO_BIN_EXE_warrant"))
+        .args(house.runner_arguments("one"))
+        .output()
+        .unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(crate::stderr(&second).contains("another runner"), "{}", crate::stderr(&second));
+}
