@@ -249,6 +249,7 @@ impl Remote {
     }
 
     /// Starts the program, once, and listens to it.
+    #[expect(clippy::too_many_arguments, reason = "each is another thing of one exec")]
     fn listen(
         &self,
         session: &Session,

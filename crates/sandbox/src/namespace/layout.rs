@@ -267,7 +267,7 @@ impl Builder {
         roots.extend(written.chain(granted));
         let shown = |(root, kind)| (wanted.shown_at(root), root, kind);
         let mut roots: Vec<(&Path, &Resolved, MountKind)> = roots.into_iter().map(shown).collect();
-        roots.sort_by(|(a, ..), (b, ..)| a.cmp(b));
+        roots.sort_by_key(|(a, ..)| *a);
         // The workspace and write roots win over a read root of the same path.
         roots.dedup_by(|(later, _, later_kind), (earlier, _, earlier_kind)| {
             let same = later == earlier;

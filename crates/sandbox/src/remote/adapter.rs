@@ -234,6 +234,7 @@ pub(crate) trait Adapter: Send + Sync + std::fmt::Debug {
     fn put(&self, wire: &Wire, handle: &Handle, file: (&str, &[u8])) -> Result<(), WireError>;
 
     /// Reads a file of at most so many bytes.
+    #[expect(clippy::too_many_arguments, reason = "a file, where it is, and how much of it")]
     fn get(
         &self,
         wire: &Wire,

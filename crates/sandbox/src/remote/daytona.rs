@@ -54,6 +54,7 @@ impl Daytona {
         headers
     }
 
+    #[expect(clippy::too_many_arguments, reason = "a call has these four parts")]
     fn api(&self, what: &'static str, method: Method, path: &str, content: Content) -> Call {
         let url = format!("{}{path}", self.account.api);
         Call { what, method, url, headers: self.headers(), content }

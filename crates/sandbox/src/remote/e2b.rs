@@ -42,6 +42,7 @@ impl E2b {
         Self { account }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "a call has these four parts")]
     fn api(&self, what: &'static str, method: Method, path: &str, content: Content) -> Call {
         Call {
             what,

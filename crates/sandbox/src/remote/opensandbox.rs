@@ -45,6 +45,7 @@ impl OpenSandbox {
         ("OPEN-SANDBOX-API-KEY".to_owned(), self.account.key.clone())
     }
 
+    #[expect(clippy::too_many_arguments, reason = "a call has these four parts")]
     fn api(&self, what: &'static str, method: Method, path: &str, content: Content) -> Call {
         let url = format!("{}/v1{path}", self.account.api);
         Call { what, method, url, headers: vec![self.key()], content }
@@ -153,7 +154,6 @@ fn bytes_in(line: &str) -> Option<u64> {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
         reason = "a float cast saturates, and sizes are positive"
     )]
     let bytes = (number * factor as f64) as u64;
