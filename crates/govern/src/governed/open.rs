@@ -77,6 +77,7 @@ fn invocation(errand: &Errand, workspace: &Path) -> Result<Invocation, GovernedE
         ..Limits::danger_unlimited()
     };
     Ok(Invocation {
+        image: None,
         command,
         cwd: match &errand.cwd {
             Some(cwd) => workspace.join(cwd.as_str()),

@@ -120,6 +120,7 @@ impl Provider {
         })
     }
 
+    #[allow(clippy::too_many_arguments, reason = "one call of a fake server")]
     fn inside(&self, id: &str, path: &str, request: &Request, answer: &mut Answer<'_>) {
         let machine = Arc::clone(&self.sandboxes.lock().unwrap()[id].machine);
         match (request.method.as_str(), path) {

@@ -177,7 +177,7 @@ impl Provider {
             Trick::InfoError => return answer.json(500, &json!({"message": "oops"})),
             Trick::InfoMalformed => return answer.send(200, "application/json", b"{\"a\":"),
             Trick::InfoTruncated => return answer.truncated(b"{\"sandboxID\":\""),
-            Trick::InfoFlaky if reads % 2 == 0 => {
+            Trick::InfoFlaky if reads.is_multiple_of(2) => {
                 return answer.json(503, &json!({"message": "try again"}));
             }
             Trick::KeyRevokedLater if is_later => {
@@ -250,6 +250,7 @@ impl Provider {
         }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "one exec of a fake server")]
     fn run(&self, machine: &Machine, request: &Request, answer: &mut Answer<'_>, trick: Trick) {
         let message: Value = serde_json::from_slice(&request.body[5..]).unwrap();
         self.starts.lock().unwrap().push(message.clone());

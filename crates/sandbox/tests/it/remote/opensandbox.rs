@@ -88,6 +88,7 @@ impl Provider {
         }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "one call of a fake server")]
     fn one(&self, method: &str, id: &str, rest: &[&str], answer: &mut Answer<'_>) {
         let mut all = self.sandboxes.lock().unwrap();
         let Some(sandbox) = all.get(id) else {
@@ -122,6 +123,7 @@ impl Provider {
         }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "one call of a fake server")]
     fn inside(&self, id: &str, path: &str, request: &Request, answer: &mut Answer<'_>) {
         let machine = Arc::clone(&self.sandboxes.lock().unwrap()[id].machine);
         match (request.method.as_str(), path) {
