@@ -94,7 +94,8 @@ mod tests {
         let step = Step { phase: Phase::Reading, done: 1, total: Some(2) };
         let past = Instant::now().checked_sub(Duration::from_secs(2)).expect("a running clock");
         let check = |is_watched, started, expected| {
-            let meter = Meter { started, ..Meter::new(is_watched) };
+            let mut meter = Meter::new(is_watched);
+            meter.started = started;
             meter.step(step);
             assert_eq!(meter.bar.get().is_some(), expected);
         };

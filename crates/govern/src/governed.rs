@@ -338,7 +338,7 @@ impl GovernedSandbox {
             Step::Ended { ended, .. } => ended,
             Step::NotRun(permit) => {
                 receipt.standing = Standing::Denied;
-                note_refusal(&mut receipt, permit);
+                note_refusal(&mut receipt, *permit);
                 self.collect(&receipt);
                 return Ok(Governed::Denied(receipt));
             }

@@ -201,7 +201,7 @@ impl Verdict {
 /// # Errors
 /// [`DecideError`]; the caller must refuse the call then.
 pub fn decide(judges: &Judges<'_>, call: &ToolCall) -> Result<Verdict, DecideError> {
-    if judges.unjudged.iter().any(|name| *name == call.tool) {
+    if judges.unjudged.contains(&call.tool) {
         return Ok(Verdict::NoObjection);
     }
     match Intent::of(call) {

@@ -120,7 +120,7 @@ pub enum Step {
         kept: Kept,
     },
     /// It did not run.
-    NotRun(Permit),
+    NotRun(Box<Permit>),
 }
 
 /// Why a step could not be taken; nothing ran that has no record.
@@ -316,7 +316,7 @@ impl Workbench {
         let _writing = (errand.writes == Writes::Kept).then(|| self.hold());
         let run = match desk.permit(&ask)? {
             Permit::Granted(run) => run,
-            other => return Ok(Step::NotRun(other)),
+            other => return Ok(Step::NotRun(Box::new(other))),
         };
         let stdin = match errand.stdin.as_slice() {
             [] => Stdin::Empty,

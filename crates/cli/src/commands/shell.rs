@@ -95,7 +95,7 @@ impl Session<'_> {
                 let (trust, more_trust) = (Vec::new(), Vec::new());
                 let json = self.arguments.json;
                 let verify = Verify { subject: run.into(), trust, more_trust, json };
-                verify::receipt(self.home, &verify)?
+                verify::receipt(self.home, &|| Ok(None), &verify)?
             }
             ("policy", "") => {
                 let show = crate::args::Policy::Show { json: self.arguments.json };

@@ -9,7 +9,7 @@ use crate::{stderr, stdout, warrant};
 
 /// A home and a workspace of one test.
 pub(crate) struct Machine {
-    directory: tempfile::TempDir,
+    pub(crate) directory: tempfile::TempDir,
 }
 
 impl Machine {

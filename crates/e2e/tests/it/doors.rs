@@ -196,7 +196,6 @@ fn a_helm_decision_counts_once_for_its_command_and_sandbox() {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the figure is what it is for")]
 #[ignore = "a measurement: run it alone on a quiet machine, in release"]
 fn create_to_first_output_through_the_e2b_door() {
     let house = House::open();

@@ -82,7 +82,7 @@ mod tests {
         fs::write(top.join("a/b/file"), "x").unwrap();
         std::os::unix::fs::symlink(root.path(), top.join("a/link")).unwrap();
         assert_eq!(usage(&top).files, 4);
-        fs::set_permissions(top.join("a/b"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(top.join("a/b"), fs::Permissions::from_mode(0o0)).unwrap();
         remove(&top).unwrap();
         assert!(!top.exists() && root.path().exists());
         remove(&top).unwrap();

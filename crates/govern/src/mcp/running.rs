@@ -137,7 +137,7 @@ impl Server {
             Ok(Asked::Settled(answer)) => return Ok(answer),
             Err(error) => return Ok(failed(&error)),
         };
-        let Permit::Waiting { run, .. } = &permit else { return Ok(self.not_run(&permit)) };
+        let Permit::Waiting { run, .. } = permit.as_ref() else { return Ok(self.not_run(&permit)) };
         let deadline = Instant::now() + Duration::from_millis(wait_ms);
         Ok(match await_word(&desk, run, (deadline, &call)) {
             Ok(RunState::AwaitingApproval) => self.not_run(&permit),
@@ -157,7 +157,7 @@ impl Server {
         }
         Ok(match desk.permit(&ask)? {
             Permit::Granted(run) => Asked::Settled(approved(&run)),
-            permit => Asked::Waiting(desk, permit),
+            permit => Asked::Waiting(desk, Box::new(permit)),
         })
     }
 }
@@ -169,7 +169,7 @@ pub(super) struct Taken {
 }
 
 enum Asked {
-    Waiting(Arc<Desk>, Permit),
+    Waiting(Arc<Desk>, Box<Permit>),
     Settled(Answer),
 }
 
