@@ -39,7 +39,7 @@ fn kills_of_plane_and_runner_lose_nothing_and_run_nothing_twice() {
     let house = House::new();
     let mut plane = house.start_plane("127.0.0.1:0");
     let listen = plane.address();
-    let mut runners = vec![house.start_runner("one", &[]), house.start_runner("two", &[])];
+    let mut runners = [house.start_runner("one", &[]), house.start_runner("two", &[])];
     let marks = house.directory("marks");
     let total = house.count(24);
     let mut runs = Vec::new();
@@ -203,7 +203,8 @@ fn the_built_in_agent_works_in_a_fleet() {
     request["prompt"] = json!("write something");
     request["execution"] = Value::Null;
     let run = house.submit(&request);
-    let bundle = house.wait_for_bundles(&[run.clone()], Duration::from_secs(60)).remove(0);
+    let bundle =
+        house.wait_for_bundles(std::slice::from_ref(&run), Duration::from_secs(60)).remove(0);
     house.verify(&bundle);
     assert_eq!(bundle["receipt"]["status"], "completed", "{bundle}");
     let diff = crate::stdout(&house.warrant(&["diff", &run]));

@@ -199,7 +199,7 @@ fn execution(arguments: &Run, prompt: String) -> anyhow::Result<ExecutionSpec> {
             _ => return Err(Misuse::of(anyhow::anyhow!("--env is K=V, not `{pair}`"))),
         }
     }
-    let env = (!vars.is_empty()).then(|| EnvSpec {
+    let env = (!vars.is_empty()).then_some(EnvSpec {
         inherit: None,
         secrets: None,
         vars: Some(vars),

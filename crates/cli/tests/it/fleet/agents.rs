@@ -94,7 +94,8 @@ fn request(kind: &str, host: &str, vars: Value) -> Value {
 
 fn ended(house: &House, request: &Value) -> (String, Value) {
     let run = house.submit(request);
-    let bundle = house.wait_for_bundles(&[run.clone()], Duration::from_secs(180)).remove(0);
+    let bundle =
+        house.wait_for_bundles(std::slice::from_ref(&run), Duration::from_secs(180)).remove(0);
     house.verify(&bundle);
     let log = crate::stdout(&house.warrant(&["log", &run]));
     assert_eq!(bundle["receipt"]["status"], "completed", "{log}\n{bundle}");
