@@ -3,7 +3,7 @@
 //! [`RemotePlane`] speaks our wire (claim, start, renew, complete, hand back) and falls back to
 //! the reference's (claim with the secrets in it, events, complete) with a plane that does not
 //! know ours, which shows in the answer to a claim. [`Enrolled`] is who this runner is and which
-//! plane it believes. What a run leaves is written into the [`Outbox`](outbox::Outbox) first, so
+//! plane it believes. What a run leaves is written into the [`Outbox`] first, so
 //! neither an outage of the plane nor a kill of the runner loses it.
 
 mod blobs;
