@@ -67,8 +67,7 @@ impl From<Refusal> for Halt {
 
 impl From<BoundaryError> for Halt {
     fn from(error: BoundaryError) -> Self {
-        let BoundaryError { step, cause } = error;
-        Self::internal(format!("SANDBOX_RUN_FAILED: the boundary failed at {step}: {cause}"))
+        Self::internal(format!("SANDBOX_RUN_FAILED: the boundary failed at {}", error.step))
     }
 }
 

@@ -108,7 +108,7 @@ fn has(list: &Value, wanted: &Value) -> bool {
 
 #[test]
 fn claude_code_edits_a_file_and_the_receipt_names_the_model() {
-    let house = House::new();
+    let house = House::for_agents();
     let _plane = house.start_plane("127.0.0.1:0");
     let _runner = house.start_runner("one", &[]);
     let turns = json!([
@@ -136,7 +136,7 @@ fn claude_code_edits_a_file_and_the_receipt_names_the_model() {
 
 #[test]
 fn codex_edits_a_file_and_the_receipt_names_the_model() {
-    let house = House::new();
+    let house = House::for_agents();
     let codex = house.repo().join("codex-home");
     write_codex_home(&codex);
     let _plane = house.start_plane("127.0.0.1:0");

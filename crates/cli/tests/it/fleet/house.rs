@@ -76,15 +76,25 @@ pub(crate) fn script(text: &str) -> Value {
     })
 }
 
+fn json_file(path: &str) -> Value {
+    serde_json::from_slice(&fs::read(crate::root().join(path)).unwrap()).unwrap()
+}
+
 impl House {
     pub(crate) fn new() -> Self {
+        let mut vectors = json_file("vectors/policy.json");
+        Self::with_policy(vectors["defaultPolicy"].take())
+    }
+
+    /// A house whose policy also lets agents read the folder their programs are in.
+    pub(crate) fn for_agents() -> Self {
+        Self::with_policy(json_file("crates/policy/presets/default/document.json"))
+    }
+
+    fn with_policy(mut document: Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let house = Self { dir, at: RefCell::new(None) };
         let policy = house.directory("policy");
-        let mut document: Value =
-            serde_json::from_slice(&fs::read(crate::root().join("vectors/policy.json")).unwrap())
-                .unwrap();
-        let mut document = document["defaultPolicy"].take();
         document["network"]["allowHosts"] = json!(["127.77.0.1", "127.77.0.2"]);
         fs::write(policy.join("document.json"), document.to_string()).unwrap();
         let set = house.local(&["policy", "set", policy.to_str().unwrap()]);
