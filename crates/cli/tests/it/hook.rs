@@ -103,7 +103,8 @@ fn a_denied_command_does_not_happen_and_leaves_a_receipt() {
         assert_eq!(told["permissionDecision"], "deny", "{answer}");
         assert!(told.get("updatedInput").is_none());
         let reason = told["permissionDecisionReason"].as_str().unwrap();
-        let run = reason.split_whitespace().find(|word| word.starts_with("run_")).unwrap();
+        let mut words = reason.split_whitespace().map(|word| word.trim_end_matches('.'));
+        let run = words.find(|word| word.starts_with("run_")).expect(reason);
         assert_eq!(machine.run(&["verify", run]).status.code(), Some(0), "{reason}");
     }
 }
