@@ -7,7 +7,7 @@
 
 mod answer;
 mod blobs;
-mod body;
+pub(crate) mod body;
 mod error;
 mod fleet;
 mod house;

@@ -118,7 +118,7 @@ async fn log_in(State(page): State<Arc<Page>>, request: Request) -> Response {
         return plain(StatusCode::FORBIDDEN, &json!({"error": "this is for the page only"}));
     }
     let bad = |error: &str| plain(StatusCode::BAD_REQUEST, &json!({"error": error}));
-    let Ok(body) = axum::body::to_bytes(request.into_body(), LOGIN_BYTES).await else {
+    let Ok(body) = crate::http::body::read(request, LOGIN_BYTES).await else {
         return plain(StatusCode::PAYLOAD_TOO_LARGE, &json!({"error": "body too large"}));
     };
     let Ok(body) = serde_json::from_slice::<Value>(&body) else {

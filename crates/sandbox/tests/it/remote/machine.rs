@@ -59,8 +59,9 @@ impl Machine {
         has_stdin: bool,
     ) -> Started {
         let script = "mount --bind \"$0\" /tmp && cd / && exec sh -c \"$1\"";
-        let mut command = Command::new("unshare");
-        command.args(["-r", "-m"]);
+        // A test that ends before its server does leaves nobody behind for long.
+        let mut command = Command::new("timeout");
+        command.args(["-s", "KILL", "60", "unshare", "-r", "-m"]);
         if !self.is_open {
             command.arg("-n");
         }
