@@ -244,6 +244,11 @@ fn commit_together(connection: &Connection, jobs: Vec<Job>) -> Result<(), StoreE
         Durability::WithNext => "NORMAL",
         Durability::Now => "FULL",
     };
+    if !connection.is_autocommit() {
+        // Work that panicked, or a commit that could be neither made nor taken back: nobody was
+        // told that it was kept, and it must not stand in the way of everything after it.
+        connection.execute_batch("ROLLBACK")?;
+    }
     connection.pragma_update(None, "synchronous", synchronous)?;
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let mut tell = Vec::with_capacity(jobs.len());

@@ -3,7 +3,8 @@
 //! A claim of a runner that does not know leases is also the start: its secrets are in the
 //! answer, and its lease lasts as long as its contract lets the run take.
 
-use std::sync::{Arc, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::{Path, Request, State};
@@ -169,8 +170,9 @@ impl PlaneService {
     fn take_next(&self, seeker: &Seeker) -> Result<Option<TakenRun>, HttpError> {
         loop {
             let Some(candidate) = self.pick(seeker)? else { return Ok(None) };
+            let taking = Taking { claiming: &self.claiming, run: &candidate.id };
             let leased = self.lease(seeker, &candidate);
-            self.claiming.lock().unwrap_or_else(PoisonError::into_inner).remove(&candidate.id);
+            drop(taking);
             match leased {
                 Ok(taken) => {
                     self.metrics.count("runs.claimed");
@@ -246,6 +248,18 @@ impl PlaneService {
         if let Ok(row) = self.plane.store().run(run) {
             self.queued(&row);
         }
+    }
+}
+
+/// A run that is being taken; whatever becomes of the attempt, the run is free for others after.
+struct Taking<'a> {
+    claiming: &'a Mutex<HashSet<RunId>>,
+    run: &'a RunId,
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        self.claiming.lock().unwrap_or_else(PoisonError::into_inner).remove(self.run);
     }
 }
 

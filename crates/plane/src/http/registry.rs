@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::wire::PrincipalRole;
@@ -83,6 +83,9 @@ impl Runner {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     known: RwLock<Known>,
+    /// Held from reading the store to publishing what was read, so that an older reading never
+    /// replaces a newer one and takes a runner's token away that was just given.
+    reading: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +98,7 @@ struct Known {
 impl Registry {
     /// Reads everyone again. Returns the groups of people, by `human:name`.
     pub(crate) fn reload(&self, store: &Store) -> Result<HashMap<String, Vec<String>>, StoreError> {
+        let _alone = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let people = store.principals()?;
         let runners = store.runners()?;
         let mut groups = HashMap::new();

@@ -150,7 +150,7 @@ impl House {
             .args(["plane", "start", "--json", "--listen", listen])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(self.said("plane.said"))
             .spawn()
             .unwrap();
         let mut line = String::new();
@@ -191,13 +191,30 @@ impl House {
             .args(self.runner_arguments(name))
             .args(["--provider", "process", "--provider", "namespace"])
             .args(more)
-            .env("WARRANT_LOG", "error")
+            .env("WARRANT_LOG", "warn")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(self.said(&format!("runner-{name}.said")))
             .spawn()
             .unwrap();
         Running { child, url: String::new() }
+    }
+
+    /// Opens the file that keeps what a process says, for whoever reads a failure.
+    fn said(&self, name: &str) -> fs::File {
+        let path = self.dir.path().join(name);
+        fs::OpenOptions::new().create(true).append(true).open(path).unwrap()
+    }
+
+    /// Returns the last lines of every process of this house.
+    fn last_words(&self) -> String {
+        let tail = |name: &str| {
+            let text = fs::read_to_string(self.dir.path().join(name)).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let from = lines.len().saturating_sub(20);
+            format!("--- {name}\n{}\n", lines[from..].join("\n"))
+        };
+        ["plane.said", "runner-one.said", "runner-two.said"].map(tail).concat()
     }
 
     /// Makes a small repository.
@@ -284,7 +301,9 @@ impl House {
                     }
                     Err(error) if Instant::now() > until => {
                         let view = http.get(&format!("/v1/runs/{run}"), Some(&at.admin));
-                        panic!("{run} has no bundle: {error}; {view:?}");
+                        let place = bundles.len();
+                        let words = self.last_words();
+                        panic!("run {place}, {run}, has no bundle: {error}; {view:?}\n{words}");
                     }
                     Err(_) => std::thread::sleep(Duration::from_millis(50)),
                 }
