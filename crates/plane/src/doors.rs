@@ -100,7 +100,8 @@ fn door_of(headers: &HeaderMap, path: &str) -> Option<&'static str> {
         return Some("/~helm");
     }
     let has_key = headers.contains_key("open-sandbox-api-key");
-    if below("/v1/sandboxes") || path == "/v1/metrics/events" || has_key && path == "/version" {
+    let is_open = path == "/version" || path == "/v1/metrics/events";
+    if below("/v1/sandboxes") || is_open || has_key && path == "/health" {
         return Some("/~opensandbox");
     }
     None

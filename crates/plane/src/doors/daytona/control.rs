@@ -361,6 +361,8 @@ fn described(headers: &HeaderMap, sandbox: &Sandbox) -> Value {
         Life::Paused => "stopped",
     };
     let gib = |bytes: Option<u64>| bytes.unwrap_or(0).div_ceil(GIB);
+    let (addresses, names): (Vec<&str>, Vec<&str>) =
+        sandbox.hosts.iter().map(String::as_str).partition(|host| is_address(host));
     json!({
         "id": sandbox.id,
         "organizationId": "warrant",
@@ -372,8 +374,8 @@ fn described(headers: &HeaderMap, sandbox: &Sandbox) -> Value {
         "labels": wanted.labels,
         "public": false,
         "networkBlockAll": sandbox.hosts.is_empty(),
-        "networkAllowList": sandbox.hosts.join(","),
-        "domainAllowList": sandbox.hosts.join(","),
+        "networkAllowList": addresses.join(","),
+        "domainAllowList": names.join(","),
         "target": "local",
         "cpu": wanted.cpu_milli.map_or(1, |milli| milli.div_ceil(1000)),
         "gpu": 0,
@@ -400,6 +402,12 @@ fn described(headers: &HeaderMap, sandbox: &Sandbox) -> Value {
         "toolboxProxyUrl": toolbox_base(headers),
         "receipt": sandbox.run.as_str(),
     })
+}
+
+/// Whether a host is an address or a range of them, which Daytona lists apart from names.
+fn is_address(host: &str) -> bool {
+    let address = host.split('/').next().unwrap_or(host);
+    address.parse::<std::net::IpAddr>().is_ok()
 }
 
 /// Returns where this very client reaches the toolboxes: on the host it called.
