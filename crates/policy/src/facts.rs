@@ -120,7 +120,7 @@ pub struct CommandFacts {
     pub programs: BTreeSet<String>,
     /// Whether something is started that cannot be named.
     pub dynamic: bool,
-    /// Whether the script was understood completely.
+    /// Whether the script was understood completely, and every script inside it.
     pub parsed: bool,
     /// Hosts that appear in the text.
     pub mentions: BTreeSet<String>,
@@ -371,6 +371,7 @@ impl CommandFacts {
             }
         }
         self.dynamic |= analysis.is_dynamic();
+        self.parsed &= !analysis.has_unread;
         self.mentions.extend(analysis.hosts.iter().cloned());
     }
 }

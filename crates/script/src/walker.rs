@@ -22,6 +22,8 @@ pub struct Analysis {
     pub effects: Vec<Effect>,
     /// Hosts that appear as URLs or remote addresses; hints, not a list of connections.
     pub hosts: BTreeSet<String>,
+    /// Whether a nested script is given in full and still not understood.
+    pub has_unread: bool,
 }
 
 /// One program a script would start.
@@ -431,6 +433,7 @@ impl Walker {
 
     fn script(&mut self, text: &str, dialect: Option<Dialect>, input: &Input) {
         let Some(fuel) = self.fuel.checked_sub(text.len()) else {
+            self.analysis.has_unread = true;
             self.dynamic("", "more nested text than is read");
             return;
         };
@@ -441,6 +444,7 @@ impl Walker {
             Ok((commands, parser.bodies))
         });
         let Ok((commands, bodies)) = parsed else {
+            self.analysis.has_unread = true;
             self.dynamic(text, "a nested script that is not understood");
             return;
         };

@@ -234,6 +234,20 @@ fn a_script_is_judged_by_what_it_starts_not_by_its_first_word() {
 }
 
 #[test]
+fn a_script_nobody_can_read_does_not_pass_as_an_argument() {
+    let policy = Preset::Default.load().unwrap();
+    for words in [["bash", "-c", "if true; then"], ["sh", "-ec", "a | | b"]] {
+        let args = words[1..].iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let facts = warrant_policy::CommandFacts::of_argv(words[0], &args, None);
+        assert!(facts.shell && !facts.parsed, "{words:?}");
+    }
+    for text in ["bash -c 'if true; then'", "eval 'a | | b'", "timeout 5 sh -c '('"] {
+        let decision = warrant_policy::decide(&policy, &script(text));
+        assert!(matches!(decision, warrant_policy::Decision::Deny { .. }), "{text}: {decision:?}");
+    }
+}
+
+#[test]
 fn a_shell_under_another_name_is_still_a_shell() {
     let file = warrant_policy::ProgramFile { path: "/usr/bin/dash".into(), digest: None };
     let args = ["-c".to_owned(), "id".to_owned()];
