@@ -30,7 +30,7 @@ mod schema;
 mod snapshots;
 
 use std::fmt;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -146,12 +146,21 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(error.into()),
         };
+        let has_log = dir.join("plane.db-wal").exists();
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let writer = Connection::open_with_flags(&path, flags)?;
         writer.busy_timeout(Duration::from_secs(10))?;
         // A checkpoint at every exit of a short process would cost more than its whole run.
         writer.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        // Without this a statement is compiled anew whenever a value is bound that could change
+        // the plan; ours have one good plan.
+        writer.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         schema::prepare(&writer, is_new, &dir.join("plane.lock"))?;
+        if !has_log {
+            // SQLite is built not to do this at the first commit of every process: the log stays
+            // from one process to the next, so its name must become durable only once.
+            File::open(dir)?.sync_all()?;
+        }
         writer.pragma_update(None, "synchronous", "FULL")?;
         writer.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
         writer.set_prepared_statement_cache_capacity(64);
@@ -229,6 +238,7 @@ impl Store {
         let connection = Connection::open_with_flags(&self.path, flags)?;
         connection.busy_timeout(Duration::from_secs(10))?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         Ok(connection)
     }
 }
@@ -250,17 +260,18 @@ fn commit_together(connection: &Connection, jobs: Vec<Job>) -> Result<(), StoreE
         connection.execute_batch("ROLLBACK")?;
     }
     connection.pragma_update(None, "synchronous", synchronous)?;
-    connection.execute_batch("BEGIN IMMEDIATE")?;
+    let say = |words| connection.prepare_cached(words)?.execute([]).map(drop);
+    say("BEGIN IMMEDIATE")?;
     let mut tell = Vec::with_capacity(jobs.len());
     let done = jobs.into_iter().try_for_each(|job| {
-        connection.execute_batch("SAVEPOINT job")?;
+        say("SAVEPOINT job")?;
         match (job.work)(connection) {
             Some(answer) => tell.push(answer),
-            None => connection.execute_batch("ROLLBACK TO job")?,
+            None => say("ROLLBACK TO job")?,
         }
-        connection.execute_batch("RELEASE job")
+        say("RELEASE job")
     });
-    let committed = done.and_then(|()| connection.execute_batch("COMMIT"));
+    let committed = done.and_then(|()| say("COMMIT"));
     if let Err(error) = committed {
         // Whether or not the rollback succeeds, nobody is told that anything was kept.
         let _ = connection.execute_batch("ROLLBACK");
