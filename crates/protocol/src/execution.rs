@@ -15,6 +15,9 @@ use crate::{Digest, RelPath, SecretName};
 /// The text that stands for a secret's value before release.
 pub const SECRET_PLACEHOLDER: &str = "__WARRANT_SECRET__:";
 
+/// The text that stands for the path of a file with a secret in it.
+pub const SECRET_FILE_PLACEHOLDER: &str = "__WARRANT_SECRET_FILE__:";
+
 /// The time a run gets when neither the request nor the budget says.
 pub const DEFAULT_TIMEOUT_MS: u64 = 600_000;
 
@@ -126,6 +129,19 @@ pub struct EnvSecret {
     pub env: String,
     /// The secret's name.
     pub secret_name: SecretName,
+    /// How it is carried; the value itself when absent.
+    #[serde(rename = "as", skip_serializing_if = "Option::is_none")]
+    pub form: Option<SecretForm>,
+}
+
+/// How a variable carries a secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SecretForm {
+    /// The variable is the value.
+    Value,
+    /// The variable is the path of a file, inside the session only, that holds the value.
+    File,
 }
 
 /// How standard output is kept.
@@ -349,7 +365,11 @@ fn prepare_env(spec: &EnvSpec, context: &PrepareContext<'_>) -> BTreeMap<String,
         env.insert(name.clone(), value.clone());
     }
     for secret in spec.secrets.iter().flatten() {
-        env.insert(secret.env.clone(), format!("{SECRET_PLACEHOLDER}{}", secret.secret_name));
+        let placeholder = match secret.form {
+            None | Some(SecretForm::Value) => SECRET_PLACEHOLDER,
+            Some(SecretForm::File) => SECRET_FILE_PLACEHOLDER,
+        };
+        env.insert(secret.env.clone(), format!("{placeholder}{}", secret.secret_name));
     }
     env
 }
@@ -375,6 +395,10 @@ impl PreparedExecution {
         let mut env: BTreeMap<String, String> =
             released.iter().map(|(name, value)| (name.to_string(), value.clone())).collect();
         for (name, value) in &self.env {
+            if value.starts_with(SECRET_FILE_PLACEHOLDER) {
+                // Only whoever builds the session knows where the file is.
+                continue;
+            }
             let Some(secret) = value.strip_prefix(SECRET_PLACEHOLDER) else {
                 env.insert(name.clone(), value.clone());
                 continue;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use warrant_protocol::event::FailureClass;
 use warrant_protocol::execution::{
-    ExecutionSpec, PrepareContext, PreparedCommand, PreparedExecution, SECRET_PLACEHOLDER,
-    ShellName,
+    ExecutionSpec, PrepareContext, PreparedCommand, PreparedExecution, SECRET_FILE_PLACEHOLDER,
+    SECRET_PLACEHOLDER, ShellName,
 };
 use warrant_protocol::port::SecretValue;
 use warrant_protocol::request::WorkspaceMode;
@@ -159,7 +159,12 @@ impl Drop for Fitted<'_> {
 /// Puts the released values where the plan has the names.
 pub(crate) fn fill_secrets(plan: &mut Plan, released: &[SecretValue]) {
     for variable in &mut plan.invocation.env {
-        let EnvValue::Secret { name, value } = &mut variable.value else { continue };
+        let (name, value) = match &mut variable.value {
+            EnvValue::Plain(_) => continue,
+            EnvValue::Secret { name, value } | EnvValue::SecretFile { name, value, .. } => {
+                (name, value)
+            }
+        };
         if let Some(secret) = released.iter().find(|secret| secret.name == *name) {
             value.clone_from(&secret.value);
         }
@@ -174,11 +179,22 @@ fn directory(workspace: &Path, cwd: &str) -> PathBuf {
 fn environment(contract: &ContractBody, execution: &PreparedExecution) -> Vec<EnvVar> {
     let mut env: BTreeMap<String, EnvValue> = BTreeMap::new();
     env.insert("PATH".to_owned(), EnvValue::Plain(DEFAULT_PATH.to_owned()));
+    let as_file = |name: &SecretName| format!("{SECRET_FILE_PLACEHOLDER}{name}");
     for claim in &contract.secrets {
+        if execution.env.values().any(|value| *value == as_file(&claim.name)) {
+            // Whoever asks for a file does not want it in the environment.
+            continue;
+        }
         let value = EnvValue::Secret { name: claim.name.clone(), value: String::new() };
         env.insert(claim.name.to_string(), value);
     }
     for (name, value) in &execution.env {
+        if let Some(secret) = value.strip_prefix(SECRET_FILE_PLACEHOLDER) {
+            if let Some(secret) = claimed(contract, secret) {
+                env.insert(name.clone(), EnvValue::secret_file(secret));
+            }
+            continue;
+        }
         let value = match value.strip_prefix(SECRET_PLACEHOLDER) {
             None => EnvValue::Plain(value.clone()),
             Some(secret) => match claimed(contract, secret) {

@@ -140,6 +140,7 @@ impl Backend for Hermetic {
     }
 
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
+        invocation.refuse_secret_files("hermetic")?;
         let lowered = lower::lower(&invocation)?;
         if invocation.files.access == WorkspaceAccess::Overlay && !self.is_jailed() {
             return Err(Refusal {

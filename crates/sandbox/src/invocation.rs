@@ -5,7 +5,10 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde_json::json;
 use warrant_protocol::{Limits, SecretName};
+
+use crate::port::Refusal;
 
 /// One program and everything it may have. Built by the runner from a contract.
 #[derive(Debug, Clone)]
@@ -79,14 +82,63 @@ pub enum EnvValue {
         /// Its value.
         value: String,
     },
+    /// The path of a file, inside the session only, with the value of a released secret.
+    SecretFile {
+        /// The secret's name.
+        name: SecretName,
+        /// The path as the program sees it.
+        path: String,
+        /// What the file holds.
+        value: String,
+    },
 }
 
+/// Where files with secrets are inside a session.
+const SECRET_FILES: &str = "/run/secrets";
+
 impl EnvValue {
+    /// Returns the path of a file with a secret that has no value yet.
+    #[must_use]
+    pub fn secret_file(name: SecretName) -> Self {
+        let path = format!("{SECRET_FILES}/{name}");
+        Self::SecretFile { name, path, value: String::new() }
+    }
+
     /// Returns the value as the program will see it.
     #[must_use]
     pub fn reveal(&self) -> &str {
         match self {
             Self::Plain(value) | Self::Secret { value, .. } => value,
+            Self::SecretFile { path, .. } => path,
+        }
+    }
+
+    /// Returns the value as plans show it.
+    pub(crate) fn shown(&self, variable: &str) -> serde_json::Value {
+        match self {
+            Self::Plain(value) => json!({ "name": variable, "value": value }),
+            Self::Secret { name, .. } => json!({ "name": variable, "secret": name }),
+            Self::SecretFile { name, path, .. } => {
+                json!({ "name": variable, "value": path, "secretFile": name })
+            }
+        }
+    }
+}
+
+impl Invocation {
+    /// Refuses secrets as files, for a tier without a place for them that ends with the session.
+    pub(crate) fn refuse_secret_files(&self, tier: &str) -> Result<(), Refusal> {
+        let is_file = |variable: &EnvVar| matches!(variable.value, EnvValue::SecretFile { .. });
+        match self.env.iter().find(|variable| is_file(variable)) {
+            None => Ok(()),
+            Some(variable) => Err(Refusal {
+                code: "SANDBOX_DENIED",
+                message: format!(
+                    "the {tier} tier has no private place for a file with a secret ({}): release \
+                     it as a variable, or use the namespace tier",
+                    variable.name
+                ),
+            }),
         }
     }
 }
@@ -96,6 +148,7 @@ impl fmt::Debug for EnvValue {
         match self {
             Self::Plain(value) => fmt::Debug::fmt(value, f),
             Self::Secret { name, .. } => write!(f, "<secret {name}>"),
+            Self::SecretFile { name, path, .. } => write!(f, "<secret {name} in {path}>"),
         }
     }
 }

@@ -160,6 +160,7 @@ impl Backend for Mock {
     }
 
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
+        invocation.refuse_secret_files("mock")?;
         let request = self.request(&invocation)?;
         let names: Vec<&str> = request.env.iter().map(|(name, _)| name.as_str()).collect();
         let artifact = json!({

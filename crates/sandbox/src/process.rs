@@ -25,8 +25,8 @@ use crate::namespace::{c_path, environment, program, provider_version};
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
 use crate::started::Started;
 use crate::{
-    Backend, BoundaryError, Cancel, EnvValue, EnvVar, Invocation, Network, Plan, Refusal,
-    RunReport, Sink, WorkspaceAccess,
+    Backend, BoundaryError, Cancel, EnvVar, Invocation, Network, Plan, Refusal, RunReport, Sink,
+    WorkspaceAccess,
 };
 
 /// A scrubbed child process; holds no files and no network back.
@@ -131,6 +131,7 @@ fn check(invocation: &Invocation) -> Result<(), Refusal> {
              or for a stronger tier",
         );
     }
+    invocation.refuse_secret_files("process")?;
     if !invocation.files.places.is_empty() {
         return refuse("the process tier shows every root at its own path");
     }
@@ -143,10 +144,7 @@ fn check(invocation: &Invocation) -> Result<(), Refusal> {
 
 fn artifact(invocation: &Invocation) -> Value {
     let env = environment(invocation, SHOWN_PROXY);
-    let env = env.iter().map(|variable| match &variable.value {
-        EnvValue::Plain(value) => json!({ "name": variable.name, "value": value }),
-        EnvValue::Secret { name, .. } => json!({ "name": variable.name, "secret": name }),
-    });
+    let env = env.iter().map(|variable| variable.value.shown(&variable.name));
     json!({
         "provider": "process",
         "cwd": invocation.cwd,

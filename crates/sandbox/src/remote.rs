@@ -33,8 +33,8 @@ pub use settings::{NotConfigured, ProviderConfig, Surroundings};
 pub use wire::Tamper;
 
 use crate::{
-    Backend, BoundaryError, Cancel, EnvValue, Files, Invocation, Network, Plan, Refusal, RunReport,
-    Sink, Stdin, WorkspaceAccess,
+    Backend, BoundaryError, Cancel, Files, Invocation, Network, Plan, Refusal, RunReport, Sink,
+    Stdin, WorkspaceAccess,
 };
 use adapter::{Adapter, Fidelity, NotStarted, Observed, Spec, Start, Told};
 use drive::{Driven, Feed, Watch, drive, without_output};
@@ -329,12 +329,10 @@ impl Backend for Remote {
 
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
         check(&invocation)?;
+        invocation.refuse_secret_files(self.isolation().as_str())?;
         let spec = self.spec(&invocation)?;
         let network = self.adapter.lower_network(&invocation.network)?;
-        let names = invocation.env.iter().map(|variable| match &variable.value {
-            EnvValue::Plain(value) => json!({ "name": variable.name, "value": value }),
-            EnvValue::Secret { name, .. } => json!({ "name": variable.name, "secret": name }),
-        });
+        let names = invocation.env.iter().map(|variable| variable.value.shown(&variable.name));
         let artifact = json!({
             "provider": self.isolation(),
             "endpoint": self.adapter.endpoint(),

@@ -97,6 +97,9 @@ pub(crate) struct Exec {
     /// A secret to release to it by name (can be repeated)
     #[arg(long = "secret", value_name = "NAME")]
     pub(crate) secrets: Vec<String>,
+    /// A secret to release to it as a file; the variable NAME_FILE, or VAR, says where
+    #[arg(long = "secret-file", value_name = "NAME[=VAR]")]
+    pub(crate) secret_files: Vec<String>,
     /// A directory or file it may also read (can be repeated)
     #[arg(long = "read", value_name = "DIR")]
     pub(crate) read: Vec<PathBuf>,
@@ -159,6 +162,7 @@ impl Exec {
             timeout: None,
             allow_hosts: Vec::new(),
             secrets: Vec::new(),
+            secret_files: Vec::new(),
             read: Vec::new(),
             write: Vec::new(),
             env: Vec::new(),

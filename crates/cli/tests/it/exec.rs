@@ -137,14 +137,7 @@ fn a_secret_reaches_the_program_by_policy_and_never_the_disk_or_the_screen() {
     let machine = Machine::new();
     assert!(machine.run(&["init"]).status.success());
     let value = "s3cr3t-Value-9471";
-    let mut set = warrant()
-        .args(["secret", "set", "TOKEN"])
-        .env("WARRANT_HOME", machine.home())
-        .stdin(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    std::io::Write::write_all(&mut set.stdin.take().unwrap(), value.as_bytes()).unwrap();
-    assert!(set.wait().unwrap().success());
+    set_secret(&machine, "TOKEN", value);
     let refused = machine.exec(&["--secret", "TOKEN", "--", "true"]);
     assert_eq!(refused.status.code(), Some(3), "no rule releases it: {}", stderr(&refused));
     release(&machine, "TOKEN");
@@ -165,6 +158,44 @@ fn a_secret_reaches_the_program_by_policy_and_never_the_disk_or_the_screen() {
     assert!(stdout(&output).contains("got [REDACTED:TOKEN]"), "{}", stdout(&output));
     assert!(!std::fs::read_to_string(&out).unwrap().contains(value));
     assert!(!stdout(&output).contains(value));
+    nothing_at_home_holds(&machine, value);
+}
+
+#[test]
+fn a_secret_can_be_a_file_that_only_the_session_has() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    let value = "s3cr3t-Value-9472";
+    set_secret(&machine, "TOKEN", value);
+    let refused = machine.exec(&["--secret-file", "TOKEN", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(3), "no rule releases it: {}", stderr(&refused));
+    release(&machine, "TOKEN");
+    let script = "test -z \"$TOKEN\" && echo at $TOKEN_FILE && wc -c < $TOKEN_FILE && \
+                  cat $TOKEN_FILE && ! echo x > $TOKEN_FILE";
+    let output = machine.exec(&["--secret-file", "TOKEN", "--", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = format!("at /run/secrets/TOKEN\n{}\n[REDACTED:TOKEN]", value.len());
+    assert_eq!(stdout(&output), told, "{}", stderr(&output));
+    let named = ["--secret-file", "TOKEN=KEY", "--", "sh", "-c", "wc -c < $KEY"];
+    assert_eq!(stdout(&machine.exec(&named)), format!("{}\n", value.len()));
+    let hermetic = ["--provider", "hermetic", "--secret-file", "TOKEN", "--", "true"];
+    let refused = machine.exec(&hermetic);
+    assert!(stderr(&refused).contains("no private place for a file"), "{}", stderr(&refused));
+    nothing_at_home_holds(&machine, value);
+}
+
+fn set_secret(machine: &Machine, name: &str, value: &str) {
+    let mut set = warrant()
+        .args(["secret", "set", name])
+        .env("WARRANT_HOME", machine.home())
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut set.stdin.take().unwrap(), value.as_bytes()).unwrap();
+    assert!(set.wait().unwrap().success());
+}
+
+fn nothing_at_home_holds(machine: &Machine, value: &str) {
     for file in walk(&machine.home()) {
         let bytes = std::fs::read(&file).unwrap();
         let found = bytes.windows(value.len()).any(|window| window == value.as_bytes());
@@ -208,6 +239,7 @@ fn bad_arguments_are_named() {
         (&["--env", "NOVALUE", "--", "true"], "NOVALUE"),
         (&["--read", "/no/such/dir", "--", "true"], "/no/such/dir"),
         (&["--secret", "bad-name", "--", "true"], "bad-name"),
+        (&["--secret-file", "TOKEN=", "--", "true"], "TOKEN="),
         (&["--mode", "yolo", "--", "true"], "yolo"),
         (&[][..], "ARGV"),
     ] {

@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use crate::WorkspaceAccess;
 use crate::namespace::resolve::Resolved;
+use crate::{EnvValue, EnvVar, WorkspaceAccess};
 
 /// The root as a list of things to create and to mount, both in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +92,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) gid: u32,
     /// Whether the whole system is visible, or only what is granted.
     pub(crate) system: System,
+    /// The environment, for the files that its variables name.
+    pub(crate) env: &'a [EnvVar],
 }
 
 impl Wanted<'_> {
@@ -173,6 +175,15 @@ pub(crate) fn plan(wanted: &Wanted<'_>) -> Layout {
         System::Nothing => {}
     }
     builder.roots(wanted);
+    // In the memory of the root: they end with it, and nothing of them is ever on a disk.
+    let mut files = BTreeSet::new();
+    for variable in wanted.env {
+        if let EnvValue::SecretFile { path, value, .. } = &variable.value
+            && files.insert(path)
+        {
+            builder.file(path, value.as_bytes());
+        }
+    }
     builder.finish()
 }
 

@@ -71,6 +71,7 @@ pub(crate) fn lower(
         uid: identity.uid,
         gid: identity.gid,
         system,
+        env: &env,
     });
     let shown = places.iter().find(|(root, _)| *root == workspace.path);
     let shown = shown.map_or(workspace.path.as_path(), |(_, inside)| inside.as_path());
@@ -266,10 +267,7 @@ impl Lowered {
     /// Returns the plan as people and tests read it. Secrets are names only.
     pub(crate) fn artifact(&self, invocation: &Invocation, identity: Identity) -> Value {
         let mounts = self.layout.mounts.iter().chain(&self.masks.mounts);
-        let env = self.env.iter().map(|variable| match &variable.value {
-            EnvValue::Plain(value) => json!({ "name": variable.name, "value": value }),
-            EnvValue::Secret { name, .. } => json!({ "name": variable.name, "secret": name }),
-        });
+        let env = self.env.iter().map(|variable| variable.value.shown(&variable.name));
         let limits = serde_json::to_value(&invocation.limits).unwrap_or(Value::Null);
         let network = match &invocation.network {
             Network::Allow(rules) => json!({ "allow": rules }),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use warrant_govern::keep::Mode;
 use warrant_govern::{Ask, Desk, agent_principal, find_program, plain_request, principal};
-use warrant_protocol::execution::{EnvSpec, ExecutionSpec};
+use warrant_protocol::execution::{EnvSecret, EnvSpec, ExecutionSpec, SecretForm};
 use warrant_protocol::request::{EgressRule, FileGrants, NetworkPolicy};
 use warrant_protocol::{Evidence, Isolation, RelPath, RunRequest, SecretName};
 
@@ -36,17 +36,23 @@ impl Wish {
             Some(name) => agent_principal(name),
             None => principal(),
         };
+        let secret_files = secret_files(&arguments.secret_files)?;
+        let mut secret_names = secret_names(&arguments.secrets)?;
+        secret_names.extend(secret_files.iter().map(|file| file.secret_name.clone()));
         let execution = ExecutionSpec::Argv {
             command: program.clone(),
             args: args.to_vec(),
             cwd: cwd(&workspace)?,
             timeout_ms: arguments.timeout,
-            env: Some(env(&arguments.env)?),
+            env: Some(EnvSpec {
+                secrets: (!secret_files.is_empty()).then(|| secret_files.clone()),
+                ..env(&arguments.env)?
+            }),
             log: None,
         };
         let who = (&principal, desk.plane().home().pool());
         let request = RunRequest {
-            secret_names: secret_names(&arguments.secrets)?,
+            secret_names,
             network: NetworkPolicy { default_deny: true, allow_hosts: hosts },
             files: file_grants(arguments)?,
             egress: (!egress.is_empty()).then_some(egress),
@@ -142,6 +148,21 @@ fn accepted_evidence(given: &[String]) -> anyhow::Result<Option<BTreeMap<String,
 
 fn secret_names(given: &[String]) -> anyhow::Result<Vec<SecretName>> {
     given.iter().map(|name| name.parse().with_context(|| format!("--secret {name}"))).collect()
+}
+
+fn secret_files(given: &[String]) -> anyhow::Result<Vec<EnvSecret>> {
+    let file = |text: &String| {
+        let (name, variable) = match text.split_once('=') {
+            Some((name, variable)) => (name, variable.to_owned()),
+            None => (text.as_str(), format!("{text}_FILE")),
+        };
+        if variable.is_empty() {
+            bail!("--secret-file {text}: the variable is empty");
+        }
+        let secret_name = name.parse().with_context(|| format!("--secret-file {text}"))?;
+        Ok(EnvSecret { env: variable, secret_name, form: Some(SecretForm::File) })
+    };
+    given.iter().map(file).collect()
 }
 
 fn env(given: &[String]) -> anyhow::Result<EnvSpec> {
