@@ -8,6 +8,7 @@
 mod adapter;
 mod answer;
 mod archive;
+mod call;
 mod daytona;
 mod drive;
 mod e2b;
@@ -36,8 +37,8 @@ use crate::{
     Backend, BoundaryError, Cancel, Files, Invocation, Network, Plan, Refusal, RunReport, Sink,
     Stdin, WorkspaceAccess,
 };
-use adapter::{Adapter, Fidelity, NotStarted, Observed, Spec, Start, Told};
-use drive::{Driven, Feed, Watch, drive, without_output};
+use adapter::{Adapter, Fidelity, Observed, Spec, Start, Told};
+use drive::{Driven, Feed, Watch, without_output};
 use inside::{Look, Source, WORKSPACE, program_line};
 use posture::{Findings, pinned_digest};
 use session::{Session, SessionError};
@@ -135,10 +136,7 @@ impl Remote {
     }
 
     fn spec(&self, invocation: &Invocation) -> Result<Spec, Refusal> {
-        let image = invocation.image.as_deref().or(self.adapter.default_image());
-        let Some(image) = image else {
-            return Err(denied("this provider needs an image; name one with --image".to_owned()));
-        };
+        let image = invocation.image.as_deref().unwrap_or(self.adapter.default_image());
         let wall = invocation.limits.wall_ms.map_or(LONGEST_LIFE, Duration::from_millis);
         let random = (self.around.random)().map_err(|error| Refusal {
             code: "SANDBOX_PREPARE_FAILED",
@@ -148,6 +146,7 @@ impl Remote {
             image: image.to_owned(),
             network: invocation.network.clone(),
             memory_bytes: invocation.limits.memory_bytes,
+            disk_bytes: invocation.limits.disk_bytes,
             lifetime: (wall + AFTERLIFE).min(LONGEST_LIFE),
             home: self.around.home.clone(),
             session: format!("{:032x}", u128::from_be_bytes(random)),
@@ -220,7 +219,12 @@ impl Remote {
             timeout: start_timeout(&invocation.limits),
             has_input: source == Source::Streamed,
         };
-        let driven = self.listen(session, &start, invocation, (sink, cancel))?;
+        let feed = match source {
+            Source::Streamed => Feed::streamed(&invocation.stdin),
+            Source::Nothing | Source::File => Feed::Done,
+        };
+        let driven =
+            session.listen(&start, feed, Watch { limits: &invocation.limits, sink, cancel })?;
         // What was opened while the program ran shows in the report.
         let now = match session.observe() {
             Ok(after) => self.posture_of(&session.spec, &after, Some(&readied.look)),
@@ -238,7 +242,7 @@ impl Remote {
         if matches!(invocation.stdin, Stdin::Empty) {
             return Ok(Source::Nothing);
         }
-        if self.adapter.takes_input() {
+        if self.adapter.manner().takes_input {
             return Ok(Source::Streamed);
         }
         let Some(bytes) = drive::whole_input(&invocation.stdin, cancel)? else {
@@ -246,34 +250,6 @@ impl Remote {
         };
         session.put(inside::INPUT, &bytes)?;
         Ok(Source::File)
-    }
-
-    /// Starts the program, once, and listens to it.
-    #[expect(clippy::too_many_arguments, reason = "each is another thing of one exec")]
-    fn listen(
-        &self,
-        session: &Session,
-        start: &Start,
-        invocation: &Invocation,
-        (sink, cancel): (&dyn Sink, &Cancel),
-    ) -> Result<Driven, SessionError> {
-        session.wire().arm();
-        let mut running = match self.adapter.start(session.wire(), &session.handle, start) {
-            Ok(running) => running,
-            Err(NotStarted::Refused(error)) => return Err(error.into()),
-            // It may run: nobody will see how it ends, and nobody starts it again.
-            Err(NotStarted::Ambiguous) => {
-                let outcome =
-                    if cancel.is_cancelled() { Outcome::Cancelled } else { Outcome::Unobserved };
-                return Ok(without_output(outcome));
-            }
-        };
-        let feed = if start.has_input { Feed::streamed(&invocation.stdin) } else { Feed::Done };
-        let watch = Watch { limits: &invocation.limits, sink, cancel };
-        drive(session.wire(), &mut *running, feed, watch).map_err(|code| SessionError::Step {
-            what: "starting the program",
-            why: format!("the provider refused: {code}"),
-        })
     }
 
     /// Takes back what the program changed.
@@ -353,7 +329,7 @@ impl Backend for Remote {
             "network": network,
             "limits": serde_json::to_value(&invocation.limits).unwrap_or(Value::Null),
             "streams": "separate",
-            "fidelity": match self.adapter.fidelity() {
+            "fidelity": match self.adapter.manner().fidelity {
                 Fidelity::Bytes => "bytes",
                 Fidelity::Lines => "lines",
             },

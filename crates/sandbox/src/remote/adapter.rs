@@ -8,6 +8,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use warrant_protocol::Isolation;
 
+use super::answer::id;
+use super::call::{Call, Server};
+use super::settings::Account;
 use super::wire::{Wire, WireError};
 use crate::{Network, Refusal, Stream};
 
@@ -25,6 +28,8 @@ pub(crate) struct Spec {
     pub(crate) network: Network,
     /// The largest memory in bytes, if it is limited.
     pub(crate) memory_bytes: Option<u64>,
+    /// The most it may write in bytes, if that is limited; no provider can be asked for it.
+    pub(crate) disk_bytes: Option<u64>,
     /// How long the sandbox lives if nobody deletes it.
     pub(crate) lifetime: Duration,
     /// The home it belongs to.
@@ -53,10 +58,15 @@ impl Spec {
 pub(crate) struct Handle {
     /// The provider's name for it.
     pub(crate) id: String,
-    /// Where its own services answer.
-    pub(crate) base: String,
-    /// What its own services want to see.
-    pub(crate) headers: Vec<(String, String)>,
+    /// Where its own services answer, and what they want to see.
+    pub(crate) inside: Server,
+}
+
+/// A sandbox, and the wire it is reached by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reached<'a> {
+    pub(crate) wire: &'a Wire,
+    pub(crate) handle: &'a Handle,
 }
 
 /// Something a provider tells, or does not.
@@ -112,6 +122,13 @@ pub(crate) struct Egress {
     pub(crate) weakness: Option<String>,
 }
 
+impl Egress {
+    /// Returns rules that are told without how they are enforced.
+    pub(crate) const fn plain(rules: Value, matches: bool) -> Self {
+        Self { rules, matches, mechanism: None, weakness: None }
+    }
+}
+
 /// One program to start.
 #[derive(Debug, Clone)]
 pub(crate) struct Start {
@@ -123,6 +140,13 @@ pub(crate) struct Start {
     pub(crate) timeout: Duration,
     /// Whether it gets input while it runs.
     pub(crate) has_input: bool,
+}
+
+impl Start {
+    /// Returns the variables as an object.
+    pub(crate) fn variables(&self) -> Value {
+        self.env.iter().map(|(name, value)| (name.clone(), json!(value))).collect()
+    }
 }
 
 /// What a started program says.
@@ -164,11 +188,15 @@ pub(crate) trait Running {
     /// Returns what it says next, or [`Said::Nothing`] after `how_long`.
     fn next(&mut self, wire: &Wire, how_long: Duration) -> Said;
 
-    /// Gives it input.
-    fn feed(&mut self, wire: &Wire, bytes: &[u8]) -> Result<(), WireError>;
+    /// Gives it input, where the provider takes any.
+    fn feed(&mut self, _wire: &Wire, _bytes: &[u8]) -> Result<(), WireError> {
+        Err(WireError::Unanswered { what: "giving input" })
+    }
 
     /// Ends its input.
-    fn end_input(&mut self, wire: &Wire) -> Result<(), WireError>;
+    fn end_input(&mut self, _wire: &Wire) -> Result<(), WireError> {
+        Ok(())
+    }
 }
 
 /// How exactly output arrives.
@@ -189,29 +217,43 @@ pub(crate) struct Orphan {
     pub(crate) session: Option<String>,
 }
 
+/// One page of the sandboxes there are.
+#[derive(Debug)]
+pub(crate) struct Page {
+    /// As the provider tells them.
+    pub(crate) sandboxes: Vec<Value>,
+    /// What leads to the next page.
+    pub(crate) next: Option<String>,
+}
+
+/// What is the same for every sandbox of a provider.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    /// The tier.
+    pub(crate) isolation: Isolation,
+    /// The image used when nobody names one.
+    pub(crate) image: &'static str,
+    /// Whether it can give a program input while it runs.
+    pub(crate) takes_input: bool,
+    /// How exactly output arrives.
+    pub(crate) fidelity: Fidelity,
+    /// The members that hold name and labels of a sandbox in a listing.
+    pub(crate) listed: (&'static str, &'static str),
+}
+
+/// More pages of sandboxes than this are not read: a listing that never ends is no listing.
+const MOST_PAGES: usize = 200;
+
 /// One provider's client.
 pub(crate) trait Adapter: Send + Sync + std::fmt::Debug {
-    /// Returns the tier.
-    fn isolation(&self) -> Isolation;
+    /// Returns what is the same for all its sandboxes.
+    fn manner(&self) -> Manner;
 
-    /// Returns where it is asked, for plans and errors; never a key.
-    fn endpoint(&self) -> &str;
-
-    /// Returns the image used when nobody names one.
-    fn default_image(&self) -> Option<&str>;
-
-    /// Returns whether it can give a program input while it runs.
-    fn takes_input(&self) -> bool;
-
-    /// Returns how exactly output arrives.
-    fn fidelity(&self) -> Fidelity;
+    /// Returns where it is and what it is opened with.
+    fn account(&self) -> &Account;
 
     /// Returns the rules it will be asked for, or why it cannot express them.
     fn lower_network(&self, network: &Network) -> Result<Value, Refusal>;
-
-    /// Returns its version as far as it tells without a sandbox, which also shows that it answers
-    /// and knows the key.
-    fn version(&self, wire: &Wire) -> Result<Told<String>, WireError>;
 
     /// Asks for a sandbox. Never repeated: an ambiguous answer leaves an orphan to find by label.
     fn create(&self, wire: &Wire, spec: &Spec) -> Result<Handle, WireError>;
@@ -220,38 +262,92 @@ pub(crate) trait Adapter: Send + Sync + std::fmt::Debug {
     fn is_ready(&self, wire: &Wire, handle: &mut Handle) -> Result<bool, WireError>;
 
     /// Reads back what it is.
-    fn observe(&self, wire: &Wire, handle: &Handle, spec: &Spec) -> Result<Observed, WireError>;
+    fn observe(&self, at: Reached<'_>, spec: &Spec) -> Result<Observed, WireError>;
 
     /// Starts a program.
-    fn start(
-        &self,
-        wire: &Wire,
-        handle: &Handle,
-        start: &Start,
-    ) -> Result<Box<dyn Running>, NotStarted>;
+    fn start(&self, at: Reached<'_>, start: &Start) -> Result<Box<dyn Running>, NotStarted>;
 
-    /// Writes a file.
-    fn put(&self, wire: &Wire, handle: &Handle, file: (&str, &[u8])) -> Result<(), WireError>;
+    /// Returns the question that writes a file.
+    fn writing(&self, handle: &Handle, path: &str, bytes: &[u8]) -> Call;
 
-    /// Reads a file of at most so many bytes.
-    #[expect(clippy::too_many_arguments, reason = "a file, where it is, and how much of it")]
-    fn get(
-        &self,
-        wire: &Wire,
-        handle: &Handle,
-        path: &str,
-        most: u64,
-    ) -> Result<Vec<u8>, WireError>;
+    /// Returns the question that reads a file.
+    fn reading(&self, handle: &Handle, path: &str) -> Call;
+
+    /// Returns the question that deletes a sandbox.
+    fn deleting(&self, id: &str) -> Call;
+
+    /// Returns the question that lets a sandbox live this long from now on.
+    fn extending(&self, handle: &Handle, lifetime: Duration) -> Result<Call, WireError>;
 
     /// Lists the names in a directory.
-    fn list(&self, wire: &Wire, handle: &Handle, path: &str) -> Result<Vec<String>, WireError>;
+    fn list(&self, at: Reached<'_>, path: &str) -> Result<Vec<String>, WireError>;
 
-    /// Lets the sandbox live this long from now on.
-    fn extend(&self, wire: &Wire, handle: &Handle, lifetime: Duration) -> Result<(), WireError>;
+    /// Lists a page of the sandboxes of a home.
+    fn page(&self, wire: &Wire, home: &str, next: Option<&str>) -> Result<Page, WireError>;
+
+    /// Returns the tier.
+    fn isolation(&self) -> Isolation {
+        self.manner().isolation
+    }
+
+    /// Returns where it is asked, for plans and errors; never a key.
+    fn endpoint(&self) -> &str {
+        &self.account().api
+    }
+
+    /// Returns the image used when nobody names one.
+    fn default_image(&self) -> &str {
+        self.account().config.image.as_deref().unwrap_or(self.manner().image)
+    }
+
+    /// Writes a file. Writing the same file twice is the same as writing it once.
+    fn put(&self, at: Reached<'_>, path: &str, bytes: &[u8]) -> Result<(), WireError> {
+        at.wire.repeat(&self.writing(at.handle, path, bytes)).map(drop)
+    }
+
+    /// Reads a file of at most so many bytes.
+    fn get(&self, at: Reached<'_>, path: &str, most: u64) -> Result<Vec<u8>, WireError> {
+        Ok(at.wire.repeat_large(&self.reading(at.handle, path), most)?.body)
+    }
+
+    /// Lets the sandbox live this long from now on. A provider that will not lets it live as long
+    /// as it was asked to at first, which is enough unless getting ready took very long.
+    fn extend(&self, at: Reached<'_>, lifetime: Duration) -> Result<(), WireError> {
+        match at.wire.repeat(&self.extending(at.handle, lifetime)?) {
+            Err(WireError::Refused { status: 400 | 409 | 422, .. }) => Ok(()),
+            other => other.map(drop),
+        }
+    }
 
     /// Deletes a sandbox; one that is gone already is deleted.
-    fn delete(&self, wire: &Wire, id: &str) -> Result<(), WireError>;
+    fn delete(&self, wire: &Wire, id: &str) -> Result<(), WireError> {
+        wire.remove(&self.deleting(id))
+    }
 
     /// Lists the sandboxes of a home.
-    fn orphans(&self, wire: &Wire, home: &str) -> Result<Vec<Orphan>, WireError>;
+    fn orphans(&self, wire: &Wire, home: &str) -> Result<Vec<Orphan>, WireError> {
+        let (name, labels) = self.manner().listed;
+        let mut orphans = Vec::new();
+        let mut next = None;
+        for _ in 0..MOST_PAGES {
+            let page = self.page(wire, home, next.as_deref())?;
+            for sandbox in &page.sandboxes {
+                let labels = sandbox.get(labels);
+                let label = |name: &str| labels.and_then(|all| all.get(name))?.as_str();
+                // SECURITY: what the filter let through by mistake is not ours to delete.
+                if label(HOME_LABEL) == Some(home) {
+                    let session = label(SESSION_LABEL).map(str::to_owned);
+                    orphans.push(Orphan { id: id(LISTING, sandbox, name)?, session });
+                }
+            }
+            next = page.next;
+            if next.is_none() || page.sandboxes.is_empty() {
+                break;
+            }
+        }
+        Ok(orphans)
+    }
 }
+
+/// What listing sandboxes is for, in calls.
+pub(crate) const LISTING: &str = "listing sandboxes";

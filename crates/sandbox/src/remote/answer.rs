@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::adapter::Told;
 use super::wire::WireError;
 
 /// Returns a text member that must be there.
@@ -58,4 +59,34 @@ pub(crate) fn escaped(text: &str) -> String {
 pub(crate) fn texts(value: &Value) -> Option<Vec<String>> {
     let list = value.as_array()?;
     list.iter().map(|text| text.as_str().map(str::to_owned)).collect()
+}
+
+/// Returns a text that may be told.
+pub(crate) fn told(value: Option<&Value>) -> Told<String> {
+    match value.and_then(Value::as_str) {
+        Some(text) => Told::Is(text.to_owned()),
+        None => Told::Nothing,
+    }
+}
+
+/// Returns an amount that may be told, in units of this many.
+pub(crate) fn told_amount(value: Option<&Value>, unit: u64) -> Told<u64> {
+    match value.and_then(Value::as_u64) {
+        // Nobody has nothing: it means that nothing is told.
+        None | Some(0) => Told::Nothing,
+        Some(count) => Told::Is(count.saturating_mul(unit)),
+    }
+}
+
+/// Returns the mounts of a provider that leaves the member out when there is none.
+pub(crate) fn told_mounts(value: Option<&Value>) -> Told<Value> {
+    match value {
+        None | Some(Value::Null) => Told::Is(Value::Array(Vec::new())),
+        Some(mounts) => Told::Is(mounts.clone()),
+    }
+}
+
+/// Returns the members of a list; anything else has none.
+pub(crate) fn items(value: Option<&Value>) -> Vec<Value> {
+    value.and_then(Value::as_array).cloned().unwrap_or_default()
 }

@@ -10,17 +10,17 @@ mod socket;
 
 use std::time::Duration;
 
-use reqwest::Method;
 use serde_json::{Value, json};
 use warrant_protocol::Isolation;
 
 use super::adapter::{
-    Adapter, Egress, Fidelity, HOME_LABEL, Handle, NotStarted, Observed, Orphan, Running,
-    SESSION_LABEL, Spec, Start, Told,
+    Adapter, Egress, Fidelity, HOME_LABEL, Handle, LISTING, Manner, NotStarted, Observed, Page,
+    Reached, Running, SESSION_LABEL, Spec, Start, Told,
 };
-use super::answer::{escaped, id, same_id, text};
+use super::answer::{escaped, id, items, same_id, text, told, told_amount, told_mounts};
+use super::call::{Call, Content, Server, file_field};
 use super::settings::Account;
-use super::wire::{CREATING, Call, Content, READING, Wire, WireError};
+use super::wire::{CREATING, READING, Wire, WireError};
 use super::{host_only, names_only};
 use crate::{Network, Refusal};
 
@@ -35,29 +35,21 @@ const DEAD: [&str; 5] = ["error", "build_failed", "destroyed", "destroying", "ar
 #[derive(Debug)]
 pub(crate) struct Daytona {
     account: Account,
+    api: Server,
 }
 
 impl Daytona {
-    pub(crate) const fn new(account: Account) -> Self {
-        Self { account }
-    }
-
-    fn headers(&self) -> Vec<(String, String)> {
+    pub(crate) fn new(account: Account) -> Self {
         let mut headers = vec![
-            ("Authorization".to_owned(), format!("Bearer {}", self.account.key)),
+            ("Authorization".to_owned(), format!("Bearer {}", account.key)),
             ("X-Daytona-Source".to_owned(), "warrant".to_owned()),
         ];
-        if let Some(organization) = self.account.variable("DAYTONA_ORGANIZATION_ID") {
+        if let Some(organization) = account.variable("DAYTONA_ORGANIZATION_ID") {
             let name = "X-Daytona-Organization-ID".to_owned();
             headers.push((name, organization.to_owned()));
         }
-        headers
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "a call has these four parts")]
-    fn api(&self, what: &'static str, method: Method, path: &str, content: Content) -> Call {
-        let url = format!("{}{path}", self.account.api);
-        Call { what, method, url, headers: self.headers(), content }
+        let api = Server { base: account.api.clone(), headers };
+        Self { account, api }
     }
 
     fn create_body(&self, spec: &Spec) -> Value {
@@ -111,11 +103,17 @@ impl Daytona {
         what: &'static str,
     ) -> Result<(Value, Option<String>), WireError> {
         let path = format!("/sandbox/{}", handle.id);
-        let reply = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?;
+        let reply = wire.repeat(&self.api.get(what, &path))?;
         let version = reply.header("x-daytona-api-version");
         let info = reply.json()?;
         same_id(what, &info, ("id", &handle.id))?;
         Ok((info, version))
+    }
+
+    /// Asks for the version where no answer carries it.
+    fn version(&self, wire: &Wire) -> Result<Told<String>, WireError> {
+        let config = wire.repeat(&self.api.get("asking for the version", "/config"))?.json()?;
+        Ok(told(config.get("version")))
     }
 
     fn egress(info: &Value, spec: &Spec) -> Told<Egress> {
@@ -143,7 +141,7 @@ impl Daytona {
             "domainAllowList": domains,
             "networkAllowList": addresses,
         });
-        Told::Is(Egress { rules, matches, mechanism: None, weakness: None })
+        Told::Is(Egress::plain(rules, matches))
     }
 }
 
@@ -153,24 +151,18 @@ fn is_image(name: &str) -> bool {
 }
 
 impl Adapter for Daytona {
-    fn isolation(&self) -> Isolation {
-        Isolation::Daytona
+    fn manner(&self) -> Manner {
+        Manner {
+            isolation: Isolation::Daytona,
+            image: SERVERS_CHOICE,
+            takes_input: false,
+            fidelity: Fidelity::Bytes,
+            listed: ("id", "labels"),
+        }
     }
 
-    fn endpoint(&self) -> &str {
-        &self.account.api
-    }
-
-    fn default_image(&self) -> Option<&str> {
-        Some(self.account.config.image.as_deref().unwrap_or(SERVERS_CHOICE))
-    }
-
-    fn takes_input(&self) -> bool {
-        false
-    }
-
-    fn fidelity(&self) -> Fidelity {
-        Fidelity::Bytes
+    fn account(&self) -> &Account {
+        &self.account
     }
 
     fn lower_network(&self, network: &Network) -> Result<Value, Refusal> {
@@ -184,20 +176,14 @@ impl Adapter for Daytona {
         }
     }
 
-    fn version(&self, wire: &Wire) -> Result<Told<String>, WireError> {
-        let call = self.api("asking for the version", Method::GET, "/config", Content::Nothing);
-        let reply = wire.repeat(&call)?;
-        let told = reply.json()?.get("version").and_then(Value::as_str).map(str::to_owned);
-        let told = told.or_else(|| reply.header("x-daytona-api-version"));
-        Ok(told.map_or(Told::Nothing, Told::Is))
-    }
-
     fn create(&self, wire: &Wire, spec: &Spec) -> Result<Handle, WireError> {
         let what = CREATING;
         let content = Content::Json(self.create_body(spec));
-        let created = wire.call(&self.api(what, Method::POST, "/sandbox", content))?.json()?;
+        let created = wire.call(&self.api.post(what, "/sandbox", content))?.json()?;
         let id = id(what, &created, "id")?;
-        Ok(Handle { id, base: String::new(), headers: self.headers() })
+        // Where its toolbox is, is told when it is ready.
+        let inside = Server { base: String::new(), headers: self.api.headers.clone() };
+        Ok(Handle { id, inside })
     }
 
     fn is_ready(&self, wire: &Wire, handle: &mut Handle) -> Result<bool, WireError> {
@@ -210,167 +196,96 @@ impl Adapter for Daytona {
         if state != "started" {
             return Ok(false);
         }
-        handle.base = match info.get("toolboxProxyUrl").and_then(Value::as_str) {
+        handle.inside.base = match info.get("toolboxProxyUrl").and_then(Value::as_str) {
             Some(url) => self.toolbox(what, url, &handle.id)?,
             None => {
                 let path = format!("/sandbox/{}/toolbox-proxy-url", handle.id);
-                let call = self.api(what, Method::GET, &path, Content::Nothing);
-                let url = text(what, &wire.repeat(&call)?.json()?, "url")?;
+                let told = wire.repeat(&self.api.get(what, &path))?.json()?;
+                let url = text(what, &told, "url")?;
                 self.toolbox(what, &url, &handle.id)?
             }
         };
         Ok(true)
     }
 
-    fn observe(&self, wire: &Wire, handle: &Handle, spec: &Spec) -> Result<Observed, WireError> {
-        let (info, header) = self.read(wire, handle, READING)?;
+    fn observe(&self, at: Reached<'_>, spec: &Spec) -> Result<Observed, WireError> {
+        let (info, header) = self.read(at.wire, at.handle, READING)?;
         let version = match header {
             Some(version) => Told::Is(version),
-            None => self.version(wire)?,
-        };
-        let told = |value: Option<&Value>| match value.and_then(Value::as_str) {
-            Some(text) => Told::Is(text.to_owned()),
-            None => Told::Nothing,
-        };
-        let number = |name: &str, unit: u64| match info.get(name).and_then(Value::as_u64) {
-            // Nobody has nothing: it means that nothing is told.
-            Some(0) => Told::Nothing,
-            Some(count) => Told::Is(count.saturating_mul(unit)),
-            None => Told::Nothing,
+            None => self.version(at.wire)?,
         };
         let image = info.pointer("/buildInfo/snapshotRef").or_else(|| info.get("snapshot"));
-        let label = format!("/labels/{SESSION_LABEL}");
         Ok(Observed {
             version,
             version_source: "X-Daytona-Api-Version or GET /config".to_owned(),
             image: told(image),
             image_digest: Told::Nothing,
             egress: Self::egress(&info, spec),
-            mounts: match info.get("volumes") {
-                Some(volumes) if !volumes.is_null() => Told::Is(volumes.clone()),
-                // The member is left out when there is none.
-                _ => Told::Is(json!([])),
-            },
-            memory_bytes: number("memory", GIB),
+            mounts: told_mounts(info.get("volumes")),
+            memory_bytes: told_amount(info.get("memory"), GIB),
             asks_memory: is_image(&spec.image),
-            disk_bytes: number("disk", GIB),
-            cpu_milli: number("cpu", 1000),
+            disk_bytes: told_amount(info.get("disk"), GIB),
+            cpu_milli: told_amount(info.get("cpu"), 1000),
             class: told(info.get("sandboxClass").or_else(|| info.get("class"))),
-            session: told(info.pointer(&label)),
+            session: told(info.pointer(&format!("/labels/{SESSION_LABEL}"))),
             source: "GET /sandbox/{id}".to_owned(),
         })
     }
 
-    fn start(
-        &self,
-        wire: &Wire,
-        handle: &Handle,
-        start: &Start,
-    ) -> Result<Box<dyn Running>, NotStarted> {
+    fn start(&self, at: Reached<'_>, start: &Start) -> Result<Box<dyn Running>, NotStarted> {
         let line = match process::variables_file(&start.env) {
             None => start.line.clone(),
             Some(content) => {
                 let file = process::VARIABLES;
-                self.put(wire, handle, (file, content.as_bytes())).map_err(NotStarted::Refused)?;
+                self.put(at, file, content.as_bytes()).map_err(NotStarted::Refused)?;
                 format!("(. {file}; rm -f {file}; {})", start.line)
             }
         };
-        Ok(Box::new(process::start(wire, handle, &line)?))
+        Ok(Box::new(process::start(at, &line)?))
     }
 
-    fn put(&self, wire: &Wire, handle: &Handle, file: (&str, &[u8])) -> Result<(), WireError> {
-        let (path, bytes) = file;
-        let name = path.rsplit('/').next().map(str::to_owned);
+    fn writing(&self, handle: &Handle, path: &str, bytes: &[u8]) -> Call {
         let fields = vec![
             ("files[0].path".to_owned(), None, "text/plain", path.as_bytes().to_vec()),
-            ("files[0].file".to_owned(), name, "application/octet-stream", bytes.to_vec()),
+            file_field("files[0].file", path, bytes),
         ];
-        let call = Call {
-            what: "writing a file",
-            method: Method::POST,
-            url: format!("{}/files/bulk-upload", handle.base),
-            headers: handle.headers.clone(),
-            content: Content::Form(fields),
-        };
-        // Writing the same file twice is the same as writing it once.
-        wire.repeat(&call).map(drop)
+        handle.inside.post("writing a file", "/files/bulk-upload", Content::Form(fields))
     }
 
-    fn get(
-        &self,
-        wire: &Wire,
-        handle: &Handle,
-        path: &str,
-        most: u64,
-    ) -> Result<Vec<u8>, WireError> {
-        let call = Call {
-            what: "reading a file",
-            method: Method::GET,
-            url: format!("{}/files/download?path={}", handle.base, escaped(path)),
-            headers: handle.headers.clone(),
-            content: Content::Nothing,
-        };
-        Ok(wire.repeat_large(&call, most)?.body)
+    fn reading(&self, handle: &Handle, path: &str) -> Call {
+        handle.inside.get("reading a file", &format!("/files/download?path={}", escaped(path)))
     }
 
-    fn list(&self, wire: &Wire, handle: &Handle, path: &str) -> Result<Vec<String>, WireError> {
+    fn deleting(&self, id: &str) -> Call {
+        self.api.delete("deleting the sandbox", &format!("/sandbox/{id}"))
+    }
+
+    fn extending(&self, handle: &Handle, lifetime: Duration) -> Result<Call, WireError> {
+        let minutes = lifetime.as_secs().div_ceil(60).max(1);
+        let path = format!("/sandbox/{}/autostop/{minutes}", handle.id);
+        Ok(self.api.post("extending the sandbox", &path, Content::Nothing))
+    }
+
+    fn list(&self, at: Reached<'_>, path: &str) -> Result<Vec<String>, WireError> {
         let what = "listing a directory";
-        let call = Call {
-            what,
-            method: Method::GET,
-            url: format!("{}/files?path={}", handle.base, escaped(path)),
-            headers: handle.headers.clone(),
-            content: Content::Nothing,
-        };
-        let listed = wire.repeat(&call)?.json()?;
-        let entries = listed.as_array().cloned().unwrap_or_default();
+        let call = at.handle.inside.get(what, &format!("/files?path={}", escaped(path)));
+        let entries = items(Some(&at.wire.repeat(&call)?.json()?));
         entries.iter().take(MOST_LISTED).map(|entry| text(what, entry, "name")).collect()
     }
 
-    fn extend(&self, wire: &Wire, handle: &Handle, lifetime: Duration) -> Result<(), WireError> {
-        let minutes = lifetime.as_secs().div_ceil(60).max(1);
-        let path = format!("/sandbox/{}/autostop/{minutes}", handle.id);
-        let call = self.api("extending the sandbox", Method::POST, &path, Content::Nothing);
-        wire.repeat(&call).map(drop)
-    }
-
-    fn delete(&self, wire: &Wire, id: &str) -> Result<(), WireError> {
-        let path = format!("/sandbox/{id}");
-        let call = self.api("deleting the sandbox", Method::DELETE, &path, Content::Nothing);
-        match wire.repeat(&call) {
-            Err(error) if error.is_missing() => Ok(()),
-            other => other.map(drop),
-        }
-    }
-
-    fn orphans(&self, wire: &Wire, home: &str) -> Result<Vec<Orphan>, WireError> {
-        let what = "listing sandboxes";
+    fn page(&self, wire: &Wire, home: &str, next: Option<&str>) -> Result<Page, WireError> {
         let labels = escaped(&json!({ HOME_LABEL: home }).to_string());
-        let mut orphans = Vec::new();
-        let mut next: Option<String> = None;
-        loop {
-            let more = next.as_ref().map(|cursor| format!("&cursor={}", escaped(cursor)));
-            let path = format!("/sandbox?labels={labels}{}", more.unwrap_or_default());
-            let listed =
-                wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
-            // Older servers answer with the list itself.
-            let items = listed.get("items").unwrap_or(&listed);
-            let page = items.as_array().cloned().unwrap_or_default();
-            for sandbox in &page {
-                let labels = sandbox.get("labels");
-                let label = |name: &str| labels.and_then(|l| l.get(name)).and_then(Value::as_str);
-                let state = sandbox.get("state").and_then(Value::as_str).unwrap_or_default();
-                let is_going = matches!(state, "destroyed" | "destroying");
-                // SECURITY: what the filter let through by mistake is not ours to delete.
-                if label(HOME_LABEL) == Some(home) && !is_going {
-                    let session = label(SESSION_LABEL).map(str::to_owned);
-                    orphans.push(Orphan { id: id(what, sandbox, "id")?, session });
-                }
-            }
-            next = listed.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
-            if next.is_none() || page.is_empty() || orphans.len() > MOST_LISTED {
-                return Ok(orphans);
-            }
-        }
+        let more = next.map(|cursor| format!("&cursor={}", escaped(cursor)));
+        let path = format!("/sandbox?labels={labels}{}", more.unwrap_or_default());
+        let listed = wire.repeat(&self.api.get(LISTING, &path))?.json()?;
+        // Older servers answer with the list itself.
+        let mut sandboxes = items(Some(listed.get("items").unwrap_or(&listed)));
+        let is_going = |sandbox: &Value| {
+            let state = sandbox.get("state").and_then(Value::as_str).unwrap_or_default();
+            matches!(state, "destroyed" | "destroying")
+        };
+        sandboxes.retain(|sandbox| !is_going(sandbox));
+        let next = listed.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
+        Ok(Page { sandboxes, next })
     }
 }

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use reqwest::Method;
 use serde_json::{Value, json};
 use warrant_protocol::Isolation;
 
 use super::adapter::{
-    Adapter, Egress, Fidelity, Handle, NotStarted, Observed, Orphan, Running, SESSION_LABEL, Spec,
-    Start, Told,
+    Adapter, Egress, Fidelity, HOME_LABEL, Handle, LISTING, Manner, NotStarted, Observed, Page,
+    Reached, Running, SESSION_LABEL, Spec, Start, Told,
 };
-use super::answer::{escaped, id, same_id, text, texts};
+use super::answer::{escaped, id, items, same_id, text, texts, told, told_amount, told_mounts};
+use super::call::{Call, Content, Server, file_field};
 use super::settings::Account;
-use super::wire::{CREATING, Call, Content, READING, Wire, WireError};
+use super::wire::{CREATING, READING, Wire, WireError};
 use super::{host_only, names_only};
 use crate::{Network, Refusal};
 
@@ -35,22 +35,14 @@ const MOST_LISTED: usize = 10_000;
 #[derive(Debug)]
 pub(crate) struct E2b {
     account: Account,
+    api: Server,
 }
 
 impl E2b {
-    pub(crate) const fn new(account: Account) -> Self {
-        Self { account }
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "a call has these four parts")]
-    fn api(&self, what: &'static str, method: Method, path: &str, content: Content) -> Call {
-        Call {
-            what,
-            method,
-            url: format!("{}{path}", self.account.api),
-            headers: vec![("X-API-KEY".to_owned(), self.account.key.clone())],
-            content,
-        }
+    pub(crate) fn new(account: Account) -> Self {
+        let headers = vec![("X-API-KEY".to_owned(), account.key.clone())];
+        let api = Server { base: account.api.clone(), headers };
+        Self { account, api }
     }
 
     fn create_body(&self, spec: &Spec) -> Value {
@@ -77,7 +69,7 @@ impl E2b {
         let is_plain = domain.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:".contains(&b));
         if !is_plain {
             let why = "the domain is no host".to_owned();
-            return Err(WireError::Malformed { what: "creating the sandbox", why });
+            return Err(WireError::Malformed { what: CREATING, why });
         }
         Ok(match domain {
             "e2b.app" | "e2b.dev" => "https://sandbox.e2b.app".to_owned(),
@@ -114,29 +106,23 @@ impl E2b {
             "allowOut": list("allowOut"),
             "denyOut": list("denyOut"),
         });
-        Told::Is(Egress { rules, matches, mechanism: None, weakness: None })
+        Told::Is(Egress::plain(rules, matches))
     }
 }
 
 impl Adapter for E2b {
-    fn isolation(&self) -> Isolation {
-        Isolation::E2b
+    fn manner(&self) -> Manner {
+        Manner {
+            isolation: Isolation::E2b,
+            image: "base",
+            takes_input: true,
+            fidelity: Fidelity::Bytes,
+            listed: ("sandboxID", "metadata"),
+        }
     }
 
-    fn endpoint(&self) -> &str {
-        &self.account.api
-    }
-
-    fn default_image(&self) -> Option<&str> {
-        Some(self.account.config.image.as_deref().unwrap_or("base"))
-    }
-
-    fn takes_input(&self) -> bool {
-        true
-    }
-
-    fn fidelity(&self) -> Fidelity {
-        Fidelity::Bytes
+    fn account(&self) -> &Account {
+        &self.account
     }
 
     fn lower_network(&self, network: &Network) -> Result<Value, Refusal> {
@@ -149,19 +135,11 @@ impl Adapter for E2b {
         }
     }
 
-    /// There is no route that tells a version; listing shows that the key is known.
-    fn version(&self, wire: &Wire) -> Result<Told<String>, WireError> {
-        let path = "/v2/sandboxes?limit=1";
-        wire.repeat(&self.api("asking for sandboxes", Method::GET, path, Content::Nothing))?;
-        Ok(Told::Nothing)
-    }
-
     fn create(&self, wire: &Wire, spec: &Spec) -> Result<Handle, WireError> {
         let what = CREATING;
         let mut body = self.create_body(spec);
-        let call = |path: &str, body: &Value| {
-            self.api(what, Method::POST, path, Content::Json(body.clone()))
-        };
+        let call =
+            |path: &str, body: &Value| self.api.post(what, path, Content::Json(body.clone()));
         let reply = match wire.call(&call("/v2/sandboxes", &body)) {
             // An older server does not have the route, so nothing was created.
             Err(WireError::Refused { status: 404 | 405, .. }) => {
@@ -186,159 +164,85 @@ impl Adapter for E2b {
             let user = STANDARD.encode("user:");
             headers.push(("Authorization".to_owned(), format!("Basic {user}")));
         }
-        Ok(Handle { id, base, headers })
+        Ok(Handle { id, inside: Server { base, headers } })
     }
 
     fn is_ready(&self, wire: &Wire, handle: &mut Handle) -> Result<bool, WireError> {
-        let call = Call {
-            what: "waiting for the sandbox",
-            method: Method::GET,
-            url: format!("{}/health", handle.base),
-            headers: handle.headers.clone(),
-            content: Content::Nothing,
-        };
-        match wire.call(&call) {
+        match wire.call(&handle.inside.get("waiting for the sandbox", "/health")) {
             Ok(_) => Ok(true),
             Err(WireError::Refused { status: 502 | 503 | 404, .. }) => Ok(false),
             Err(other) => Err(other),
         }
     }
 
-    fn observe(&self, wire: &Wire, handle: &Handle, spec: &Spec) -> Result<Observed, WireError> {
+    fn observe(&self, at: Reached<'_>, spec: &Spec) -> Result<Observed, WireError> {
         let what = READING;
-        let path = format!("/sandboxes/{}", handle.id);
-        let info = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
-        same_id(what, &info, ("sandboxID", &handle.id))?;
-        let told = |name: &str| match info.get(name).and_then(Value::as_str) {
-            Some(text) => Told::Is(text.to_owned()),
-            None => Told::Nothing,
-        };
-        let number = |name: &str, unit: u64| match info.get(name).and_then(Value::as_u64) {
-            // Nobody has nothing: it means that nothing is told.
-            Some(0) => Told::Nothing,
-            Some(count) => Told::Is(count.saturating_mul(unit)),
-            None => Told::Nothing,
-        };
-        let session = info.pointer(&format!("/metadata/{SESSION_LABEL}")).and_then(Value::as_str);
+        let call = self.api.get(what, &format!("/sandboxes/{}", at.handle.id));
+        let info = at.wire.repeat(&call)?.json()?;
+        same_id(what, &info, ("sandboxID", &at.handle.id))?;
         Ok(Observed {
-            version: told("envdVersion"),
+            version: told(info.get("envdVersion")),
             version_source: "GET /sandboxes/{id} envdVersion".to_owned(),
-            image: told("templateID"),
+            image: told(info.get("templateID")),
             image_digest: Told::Nothing,
             egress: self.egress(&info, spec),
-            mounts: match info.get("volumeMounts") {
-                Some(mounts) if !mounts.is_null() => Told::Is(mounts.clone()),
-                // The member is left out when there is none.
-                _ => Told::Is(json!([])),
-            },
-            memory_bytes: number("memoryMB", 1 << 20),
+            mounts: told_mounts(info.get("volumeMounts")),
+            memory_bytes: told_amount(info.get("memoryMB"), 1 << 20),
             asks_memory: false,
-            disk_bytes: number("diskSizeMB", 1 << 20),
-            cpu_milli: number("cpuCount", 1000),
+            disk_bytes: told_amount(info.get("diskSizeMB"), 1 << 20),
+            cpu_milli: told_amount(info.get("cpuCount"), 1000),
             class: Told::Nothing,
-            session: session.map_or(Told::Nothing, |session| Told::Is(session.to_owned())),
+            session: told(info.pointer(&format!("/metadata/{SESSION_LABEL}"))),
             source: "GET /sandboxes/{id}".to_owned(),
         })
     }
 
-    fn start(
-        &self,
-        wire: &Wire,
-        handle: &Handle,
-        start: &Start,
-    ) -> Result<Box<dyn Running>, NotStarted> {
-        Ok(Box::new(process::start(wire, handle, start)?))
+    fn start(&self, at: Reached<'_>, start: &Start) -> Result<Box<dyn Running>, NotStarted> {
+        Ok(Box::new(process::start(at, start)?))
     }
 
-    fn put(&self, wire: &Wire, handle: &Handle, file: (&str, &[u8])) -> Result<(), WireError> {
-        let (path, bytes) = file;
-        let name = path.rsplit('/').next().map(str::to_owned);
-        let field = ("file".to_owned(), name, "application/octet-stream", bytes.to_vec());
-        let call = Call {
-            what: "writing a file",
-            method: Method::POST,
-            url: files_url(handle, path),
-            headers: handle.headers.clone(),
-            content: Content::Form(vec![field]),
-        };
-        // Writing the same file twice is the same as writing it once.
-        wire.repeat(&call).map(drop)
+    fn writing(&self, handle: &Handle, path: &str, bytes: &[u8]) -> Call {
+        let content = Content::Form(vec![file_field("file", path, bytes)]);
+        handle.inside.post("writing a file", &files_path(path), content)
     }
 
-    fn get(
-        &self,
-        wire: &Wire,
-        handle: &Handle,
-        path: &str,
-        most: u64,
-    ) -> Result<Vec<u8>, WireError> {
-        let call = Call {
-            what: "reading a file",
-            method: Method::GET,
-            url: files_url(handle, path),
-            headers: handle.headers.clone(),
-            content: Content::Nothing,
-        };
-        Ok(wire.repeat_large(&call, most)?.body)
+    fn reading(&self, handle: &Handle, path: &str) -> Call {
+        handle.inside.get("reading a file", &files_path(path))
     }
 
-    fn list(&self, wire: &Wire, handle: &Handle, path: &str) -> Result<Vec<String>, WireError> {
+    fn deleting(&self, id: &str) -> Call {
+        self.api.delete("deleting the sandbox", &format!("/sandboxes/{id}"))
+    }
+
+    fn extending(&self, handle: &Handle, lifetime: Duration) -> Result<Call, WireError> {
+        let path = format!("/sandboxes/{}/timeout", handle.id);
+        let content = Content::Json(json!({ "timeout": lifetime.as_secs() }));
+        Ok(self.api.post("extending the sandbox", &path, content))
+    }
+
+    fn list(&self, at: Reached<'_>, path: &str) -> Result<Vec<String>, WireError> {
         let what = "listing a directory";
         let content = Content::Json(json!({ "path": path, "depth": 1 }));
-        let listed =
-            process::unary(wire, handle, what, ("filesystem.Filesystem/ListDir", content))?;
-        let entries = listed.get("entries").and_then(Value::as_array).cloned().unwrap_or_default();
+        let listed = process::unary(at, what, ("/filesystem.Filesystem/ListDir", content))?;
+        let entries = items(listed.get("entries"));
         entries.iter().take(MOST_LISTED).map(|entry| text(what, entry, "name")).collect()
     }
 
-    fn extend(&self, wire: &Wire, handle: &Handle, lifetime: Duration) -> Result<(), WireError> {
-        let path = format!("/sandboxes/{}/timeout", handle.id);
-        let content = Content::Json(json!({ "timeout": lifetime.as_secs() }));
-        wire.repeat(&self.api("extending the sandbox", Method::POST, &path, content)).map(drop)
-    }
-
-    fn delete(&self, wire: &Wire, id: &str) -> Result<(), WireError> {
-        let path = format!("/sandboxes/{id}");
-        let call = self.api("deleting the sandbox", Method::DELETE, &path, Content::Nothing);
-        match wire.repeat(&call) {
-            Err(error) if error.is_missing() => Ok(()),
-            other => other.map(drop),
-        }
-    }
-
-    fn orphans(&self, wire: &Wire, home: &str) -> Result<Vec<Orphan>, WireError> {
-        let what = "listing sandboxes";
-        let label = escaped(&format!("{}={home}", super::adapter::HOME_LABEL));
-        let mut orphans = Vec::new();
-        let mut next: Option<String> = None;
-        loop {
-            let more = next.as_ref().map(|token| format!("&nextToken={}", escaped(token)));
-            let path = format!(
-                "/v2/sandboxes?metadata={label}&state=running%2Cpaused&limit=100{}",
-                more.unwrap_or_default()
-            );
-            let reply = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?;
-            let listed = reply.json()?;
-            let page = listed.as_array().cloned().unwrap_or_default();
-            for sandbox in &page {
-                let labels = sandbox.get("metadata");
-                let label = |name: &str| labels.and_then(|l| l.get(name)).and_then(Value::as_str);
-                // SECURITY: what the filter let through by mistake is not ours to delete.
-                if label(super::adapter::HOME_LABEL) == Some(home) {
-                    let session = label(SESSION_LABEL).map(str::to_owned);
-                    orphans.push(Orphan { id: id(what, sandbox, "sandboxID")?, session });
-                }
-            }
-            next = reply.header("x-next-token").filter(|token| !token.is_empty());
-            if next.is_none() || page.is_empty() || orphans.len() > MOST_LISTED {
-                return Ok(orphans);
-            }
-        }
+    fn page(&self, wire: &Wire, home: &str, next: Option<&str>) -> Result<Page, WireError> {
+        let label = escaped(&format!("{HOME_LABEL}={home}"));
+        let more = next.map(|token| format!("&nextToken={}", escaped(token)));
+        let path = format!(
+            "/v2/sandboxes?metadata={label}&state=running%2Cpaused&limit=100{}",
+            more.unwrap_or_default()
+        );
+        let reply = wire.repeat(&self.api.get(LISTING, &path))?;
+        let next = reply.header("x-next-token").filter(|token| !token.is_empty());
+        Ok(Page { sandboxes: items(Some(&reply.json()?)), next })
     }
 }
 
-fn files_url(handle: &Handle, path: &str) -> String {
-    format!("{}/files?path={}", handle.base, escaped(path))
+fn files_path(path: &str) -> String {
+    format!("/files?path={}", escaped(path))
 }
 
 fn names_user(version: &str) -> bool {

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use super::adapter::{Adapter, Handle, NotStarted, Said, Start};
-use super::wire::{Wire, WireError};
+use super::adapter::{Adapter, NotStarted, Reached, Said, Start};
+use super::wire::WireError;
 use crate::{Command, EnvVar, Shell, Stream};
 
 /// Where the workspace lies inside.
@@ -85,9 +85,14 @@ pub(crate) fn unpack_line(digest_hex: &str) -> String {
 }
 
 /// Returns the step that packs the workspace and tells digest and size of the archive.
+///
+/// Who is not root there cannot pack what its owner may not read (a masked file, or whatever the
+/// program left like that), so such things become readable to their owner first.
 pub(crate) fn pack_line() -> String {
     format!(
-        "tar -cf {ARCHIVE_OUT} -C {WORKSPACE} . && \
+        "[ \"$(id -u)\" = 0 ] || find {WORKSPACE} \\( -type d ! -perm -0500 -o \
+         -type f ! -perm -0400 \\) -exec chmod u+rX {{}} \\; ; \
+         tar -cf {ARCHIVE_OUT} -C {WORKSPACE} . && \
          sha256sum < {ARCHIVE_OUT} && wc -c < {ARCHIVE_OUT}"
     )
 }
@@ -193,12 +198,12 @@ const MOST_STEP_OUTPUT: usize = 64 << 10;
 /// Runs a step of ours and returns what it said on standard output.
 pub(crate) fn step(
     adapter: &dyn Adapter,
-    (wire, handle): (&Wire, &Handle),
+    at: Reached<'_>,
     line: &str,
 ) -> Result<String, StepFailed> {
     let start =
         Start { line: line.to_owned(), env: Vec::new(), timeout: STEP_TIME, has_input: false };
-    let started = adapter.start(wire, handle, &start);
+    let started = adapter.start(at, &start);
     let mut running = started.map_err(|error| match error {
         NotStarted::Refused(error) => StepFailed::Wire(error),
         NotStarted::Ambiguous => StepFailed::Unobserved,
@@ -206,7 +211,7 @@ pub(crate) fn step(
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let until = std::time::Instant::now() + STEP_TIME;
     while std::time::Instant::now() < until {
-        match running.next(wire, Duration::from_millis(200)) {
+        match running.next(at.wire, Duration::from_millis(200)) {
             Said::Output(stream, bytes) => {
                 let kept = if stream == Stream::Stdout { &mut out } else { &mut err };
                 if kept.len() < MOST_STEP_OUTPUT {

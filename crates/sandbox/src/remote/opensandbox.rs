@@ -7,22 +7,24 @@ mod process;
 
 use std::time::Duration;
 
-use reqwest::Method;
 use serde_json::{Value, json};
 use warrant_protocol::Isolation;
 
 use super::adapter::{
-    Adapter, Egress, Fidelity, HOME_LABEL, Handle, NotStarted, Observed, Orphan, Running,
-    SESSION_LABEL, Spec, Start, Told,
+    Adapter, Egress, Fidelity, HOME_LABEL, Handle, LISTING, Manner, NotStarted, Observed, Page,
+    Reached, Running, SESSION_LABEL, Spec, Start, Told,
 };
-use super::answer::{escaped, id, same_id, text};
+use super::answer::{escaped, id, items, same_id, text, told};
+use super::call::{Call, Content, Server, file_field};
 use super::settings::Account;
-use super::wire::{CREATING, Call, Content, READING, Wire, WireError};
+use super::wire::{CREATING, READING, Wire, WireError};
 use super::{host_only, names_only};
 use crate::{Network, Refusal};
 
 /// The port of the service that runs programs.
 const EXECD_PORT: &str = "44772";
+/// The port of the service that enforces rules.
+const EGRESS_PORT: &str = "18080";
 /// No sandbox may be asked to live shorter.
 const SHORTEST_LIFE: u64 = 60;
 /// What a sandbox gets when memory is not limited.
@@ -34,27 +36,14 @@ const DEAD: [&str; 5] = ["failed", "terminated", "terminating", "error", "stoppi
 #[derive(Debug)]
 pub(crate) struct OpenSandbox {
     account: Account,
+    api: Server,
 }
 
 impl OpenSandbox {
-    pub(crate) const fn new(account: Account) -> Self {
-        Self { account }
-    }
-
-    fn key(&self) -> (String, String) {
-        ("OPEN-SANDBOX-API-KEY".to_owned(), self.account.key.clone())
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "a call has these four parts")]
-    fn api(&self, what: &'static str, method: Method, path: &str, content: Content) -> Call {
-        let url = format!("{}/v1{path}", self.account.api);
-        Call { what, method, url, headers: vec![self.key()], content }
-    }
-
-    fn inside(&self, what: &'static str, handle: &Handle, (method, path): (Method, &str)) -> Call {
-        let url = format!("{}{path}", handle.base);
-        let (headers, content) = (handle.headers.clone(), Content::Nothing);
-        Call { what, method, url, headers, content }
+    pub(crate) fn new(account: Account) -> Self {
+        let headers = vec![("OPEN-SANDBOX-API-KEY".to_owned(), account.key.clone())];
+        let api = Server { base: format!("{}/v1", account.api), headers };
+        Self { account, api }
     }
 
     fn rules(network: &Network) -> Value {
@@ -68,11 +57,11 @@ impl OpenSandbox {
         }
     }
 
-    /// Where the service that runs programs answers, as the server tells.
-    fn find_execd(&self, wire: &Wire, handle: &mut Handle, query: &str) -> Result<(), WireError> {
+    /// Where a service of a sandbox answers and what it wants to see, as the server tells.
+    fn find(&self, wire: &Wire, id: &str, service: &str) -> Result<Server, WireError> {
         let what = "finding the sandbox";
-        let path = format!("/sandboxes/{}/endpoints/{EXECD_PORT}{query}", handle.id);
-        let told = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
+        let path = format!("/sandboxes/{id}/endpoints/{service}");
+        let told = wire.repeat(&self.api.get(what, &path))?.json()?;
         let endpoint = text(what, &told, "endpoint")?;
         let endpoint = endpoint.trim_end_matches('/');
         let scheme = self.account.api.split("://").next().unwrap_or("http");
@@ -84,26 +73,37 @@ impl OpenSandbox {
         if !base.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(WireError::Malformed { what, why: "no usable address".to_owned() });
         }
-        handle.headers = match told.get("headers").and_then(Value::as_object) {
-            Some(headers) => headers
-                .iter()
-                .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
-                .collect(),
-            None => Vec::new(),
-        };
+        let mut headers: Vec<(String, String)> =
+            match told.get("headers").and_then(Value::as_object) {
+                Some(headers) => headers
+                    .iter()
+                    .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
+                    .collect(),
+                None => Vec::new(),
+            };
         // SECURITY: the key goes to the server it was given for, and nowhere else.
         if base.starts_with(&format!("{}/", self.account.api)) {
-            handle.headers.push(self.key());
+            headers.extend(self.api.headers.iter().cloned());
         }
-        handle.base = base;
-        Ok(())
+        Ok(Server { base, headers })
+    }
+
+    /// Returns the rules as the server tells them, or as the service that enforces them does where
+    /// the server has no such route.
+    fn told_rules(&self, wire: &Wire, id: &str) -> Result<Value, WireError> {
+        let path = format!("/sandboxes/{id}/networkpolicy");
+        match wire.repeat(&self.api.get(READING, &path)) {
+            Err(WireError::Refused { status: 404 | 405 | 501, .. }) => {
+                let egress = self.find(wire, id, EGRESS_PORT)?;
+                wire.repeat(&egress.get(READING, "/policy"))?.json()
+            }
+            other => other?.json(),
+        }
     }
 
     fn egress(&self, wire: &Wire, id: &str, spec: &Spec) -> Result<Told<Egress>, WireError> {
-        let path = format!("/sandboxes/{id}/networkpolicy");
-        let call = self.api(READING, Method::GET, &path, Content::Nothing);
-        let told = match wire.repeat(&call) {
-            Ok(reply) => reply.json()?,
+        let told = match self.told_rules(wire, id) {
+            Ok(told) => told,
             // Nobody enforces rules in this sandbox.
             Err(WireError::Refused { status: 502, .. }) => {
                 let rules = json!({ "defaultAction": "allow" });
@@ -111,7 +111,7 @@ impl OpenSandbox {
                 let matches = spec.network == Network::DangerEverything;
                 return Ok(Told::Is(Egress { rules, matches, mechanism: None, weakness }));
             }
-            Err(WireError::Refused { status: 404 | 405, .. }) => return Ok(Told::Nothing),
+            Err(WireError::Refused { status: 404 | 405 | 501, .. }) => return Ok(Told::Nothing),
             Err(other) => return Err(other),
         };
         let Some(policy) = told.get("policy") else { return Ok(Told::Nothing) };
@@ -127,11 +127,22 @@ impl OpenSandbox {
         Ok(Told::Is(Egress { rules, matches, mechanism, weakness }))
     }
 
+    /// Asks the server for its version; older ones have no such route.
+    fn version(&self, wire: &Wire) -> Result<Told<String>, WireError> {
+        let open = Server { base: self.account.api.clone(), headers: Vec::new() };
+        match wire.repeat(&open.get("asking for the version", "/version")) {
+            Ok(reply) => Ok(told(reply.json()?.get("version"))),
+            Err(error) if error.is_missing() => Ok(Told::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads the memory limit out of the text that the server shows to people.
     fn told_memory(&self, wire: &Wire, id: &str) -> Told<u64> {
         let path = format!("/sandboxes/{id}/diagnostics/inspect");
-        let call = self.api("reading the limits back", Method::GET, &path, Content::Nothing);
-        let Ok(reply) = wire.call(&call) else { return Told::Nothing };
+        let Ok(reply) = wire.call(&self.api.get("reading the limits back", &path)) else {
+            return Told::Nothing;
+        };
         let text = String::from_utf8_lossy(&reply.body).into_owned();
         let lines = text.lines().filter(|line| line.to_lowercase().contains("memory"));
         lines.filter_map(bytes_in).next().map_or(Told::Nothing, Told::Is)
@@ -176,24 +187,18 @@ fn is_same(told: &Value, wanted: &Value) -> bool {
 }
 
 impl Adapter for OpenSandbox {
-    fn isolation(&self) -> Isolation {
-        Isolation::Opensandbox
+    fn manner(&self) -> Manner {
+        Manner {
+            isolation: Isolation::Opensandbox,
+            image: "ubuntu",
+            takes_input: false,
+            fidelity: Fidelity::Lines,
+            listed: ("id", "metadata"),
+        }
     }
 
-    fn endpoint(&self) -> &str {
-        &self.account.api
-    }
-
-    fn default_image(&self) -> Option<&str> {
-        Some(self.account.config.image.as_deref().unwrap_or("ubuntu"))
-    }
-
-    fn takes_input(&self) -> bool {
-        false
-    }
-
-    fn fidelity(&self) -> Fidelity {
-        Fidelity::Lines
+    fn account(&self) -> &Account {
+        &self.account
     }
 
     fn lower_network(&self, network: &Network) -> Result<Value, Refusal> {
@@ -203,25 +208,6 @@ impl Adapter for OpenSandbox {
         Ok(Self::rules(network))
     }
 
-    fn version(&self, wire: &Wire) -> Result<Told<String>, WireError> {
-        let call = Call {
-            what: "asking for the version",
-            method: Method::GET,
-            url: format!("{}/version", self.account.api),
-            headers: Vec::new(),
-            content: Content::Nothing,
-        };
-        match wire.repeat(&call) {
-            Ok(reply) => {
-                let told = reply.json()?;
-                let version = told.get("version").and_then(Value::as_str).map(str::to_owned);
-                Ok(version.map_or(Told::Nothing, Told::Is))
-            }
-            Err(error) if error.is_missing() => Ok(Told::Nothing),
-            Err(error) => Err(error),
-        }
-    }
-
     fn create(&self, wire: &Wire, spec: &Spec) -> Result<Handle, WireError> {
         let what = CREATING;
         let memory = spec.memory_bytes.unwrap_or(USUAL_MEMORY) >> 20;
@@ -229,7 +215,7 @@ impl Adapter for OpenSandbox {
             "image": { "uri": spec.image },
             "entrypoint": ["tail", "-f", "/dev/null"],
             "timeout": spec.lifetime.as_secs().max(SHORTEST_LIFE),
-            "resourceLimits": { "cpu": "1000m", "memory": format!("{}Mi", memory.max(64)) },
+            "resourceLimits": { "cpu": "1000m", "memory": format!("{}Mi", memory.max(1)) },
             "env": {},
             "metadata": spec.labels(),
         });
@@ -238,16 +224,16 @@ impl Adapter for OpenSandbox {
         {
             members.insert("networkPolicy".to_owned(), Self::rules(&spec.network));
         }
-        let call = self.api(what, Method::POST, "/sandboxes", Content::Json(body));
+        let call = self.api.post(what, "/sandboxes", Content::Json(body));
         let created = wire.call(&call)?.json()?;
-        let id = id(what, &created, "id")?;
-        Ok(Handle { id, base: String::new(), headers: Vec::new() })
+        // Where its services are, is told when it is ready.
+        Ok(Handle { id: id(what, &created, "id")?, inside: Server::default() })
     }
 
     fn is_ready(&self, wire: &Wire, handle: &mut Handle) -> Result<bool, WireError> {
         let what = "waiting for the sandbox";
         let path = format!("/sandboxes/{}", handle.id);
-        let info = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
+        let info = wire.repeat(&self.api.get(what, &path))?.json()?;
         same_id(what, &info, ("id", &handle.id))?;
         let state = info.pointer("/status/state").and_then(Value::as_str).unwrap_or_default();
         let state = state.to_lowercase();
@@ -259,8 +245,8 @@ impl Adapter for OpenSandbox {
         }
         // Its own address first; where that cannot be reached, through the server.
         for query in ["", "?use_server_proxy=true"] {
-            self.find_execd(wire, handle, query)?;
-            match wire.call(&self.inside(what, handle, (Method::GET, "/ping"))) {
+            handle.inside = self.find(wire, &handle.id, &format!("{EXECD_PORT}{query}"))?;
+            match wire.call(&handle.inside.get(what, "/ping")) {
                 Ok(_) => return Ok(true),
                 Err(WireError::Cancelled { what }) => return Err(WireError::Cancelled { what }),
                 Err(_) => {}
@@ -269,15 +255,11 @@ impl Adapter for OpenSandbox {
         Ok(false)
     }
 
-    fn observe(&self, wire: &Wire, handle: &Handle, spec: &Spec) -> Result<Observed, WireError> {
-        let what = READING;
-        let path = format!("/sandboxes/{}", handle.id);
-        let info = wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
-        same_id(what, &info, ("id", &handle.id))?;
-        let told = |value: Option<&Value>| match value.and_then(Value::as_str) {
-            Some(text) => Told::Is(text.to_owned()),
-            None => Told::Nothing,
-        };
+    fn observe(&self, at: Reached<'_>, spec: &Spec) -> Result<Observed, WireError> {
+        let Reached { wire, handle } = at;
+        let info = wire.repeat(&self.api.get(READING, &format!("/sandboxes/{}", handle.id)))?;
+        let info = info.json()?;
+        same_id(READING, &info, ("id", &handle.id))?;
         Ok(Observed {
             version: self.version(wire)?,
             version_source: "GET /version".to_owned(),
@@ -296,55 +278,29 @@ impl Adapter for OpenSandbox {
         })
     }
 
-    fn start(
-        &self,
-        wire: &Wire,
-        handle: &Handle,
-        start: &Start,
-    ) -> Result<Box<dyn Running>, NotStarted> {
-        Ok(Box::new(process::start(wire, handle, start)?))
+    fn start(&self, at: Reached<'_>, start: &Start) -> Result<Box<dyn Running>, NotStarted> {
+        Ok(Box::new(process::start(at, start)?))
     }
 
-    fn put(&self, wire: &Wire, handle: &Handle, file: (&str, &[u8])) -> Result<(), WireError> {
-        let (path, bytes) = file;
-        let name = path.rsplit('/').next().map(str::to_owned);
+    fn writing(&self, handle: &Handle, path: &str, bytes: &[u8]) -> Call {
         // Permissions are octal digits, written as a decimal number.
         let metadata = json!({ "path": path, "mode": 600 }).to_string().into_bytes();
-        let mut call = self.inside("writing a file", handle, (Method::POST, "/files/upload"));
-        call.content = Content::Form(vec![
+        let fields = vec![
             ("metadata".to_owned(), Some("metadata".to_owned()), "application/json", metadata),
-            ("file".to_owned(), name, "application/octet-stream", bytes.to_vec()),
-        ]);
-        // Writing the same file twice is the same as writing it once.
-        wire.repeat(&call).map(drop)
+            file_field("file", path, bytes),
+        ];
+        handle.inside.post("writing a file", "/files/upload", Content::Form(fields))
     }
 
-    fn get(
-        &self,
-        wire: &Wire,
-        handle: &Handle,
-        path: &str,
-        most: u64,
-    ) -> Result<Vec<u8>, WireError> {
-        let path = format!("/files/download?path={}", escaped(path));
-        let call = self.inside("reading a file", handle, (Method::GET, &path));
-        Ok(wire.repeat_large(&call, most)?.body)
+    fn reading(&self, handle: &Handle, path: &str) -> Call {
+        handle.inside.get("reading a file", &format!("/files/download?path={}", escaped(path)))
     }
 
-    fn list(&self, wire: &Wire, handle: &Handle, path: &str) -> Result<Vec<String>, WireError> {
-        let what = "listing a directory";
-        let path = format!("/directories/list?path={}&depth=1", escaped(path));
-        let listed = wire.repeat(&self.inside(what, handle, (Method::GET, &path)))?.json()?;
-        let items = ["items", "entries", "files"].iter().find_map(|name| listed.get(*name));
-        let entries = items.unwrap_or(&listed).as_array().cloned().unwrap_or_default();
-        let name = |entry: &Value| {
-            let path = text(what, entry, "path")?;
-            Ok(path.rsplit('/').next().unwrap_or_default().to_owned())
-        };
-        entries.iter().take(MOST_LISTED).map(name).collect()
+    fn deleting(&self, id: &str) -> Call {
+        self.api.delete("deleting the sandbox", &format!("/sandboxes/{id}"))
     }
 
-    fn extend(&self, wire: &Wire, handle: &Handle, lifetime: Duration) -> Result<(), WireError> {
+    fn extending(&self, handle: &Handle, lifetime: Duration) -> Result<Call, WireError> {
         let path = format!("/sandboxes/{}/renew-expiration", handle.id);
         let until = std::time::SystemTime::now() + lifetime;
         let since = until.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -353,42 +309,30 @@ impl Adapter for OpenSandbox {
         let until = warrant_protocol::Timestamp::from_unix_ms(unix_ms)
             .map_err(|error| WireError::Malformed { what, why: error.to_string() })?;
         let content = Content::Json(json!({ "expiresAt": until.to_string() }));
-        wire.repeat(&self.api(what, Method::POST, &path, content)).map(drop)
+        Ok(self.api.post(what, &path, content))
     }
 
-    fn delete(&self, wire: &Wire, id: &str) -> Result<(), WireError> {
-        let path = format!("/sandboxes/{id}");
-        let call = self.api("deleting the sandbox", Method::DELETE, &path, Content::Nothing);
-        match wire.repeat(&call) {
-            Err(error) if error.is_missing() => Ok(()),
-            other => other.map(drop),
-        }
+    fn list(&self, at: Reached<'_>, path: &str) -> Result<Vec<String>, WireError> {
+        let what = "listing a directory";
+        let path = format!("/directories/list?path={}&depth=1", escaped(path));
+        let listed = at.wire.repeat(&at.handle.inside.get(what, &path))?.json()?;
+        let found = ["items", "entries", "files"].iter().find_map(|name| listed.get(*name));
+        let entries = items(Some(found.unwrap_or(&listed)));
+        let name = |entry: &Value| {
+            let path = text(what, entry, "path")?;
+            Ok(path.rsplit('/').next().unwrap_or_default().to_owned())
+        };
+        entries.iter().take(MOST_LISTED).map(name).collect()
     }
 
-    fn orphans(&self, wire: &Wire, home: &str) -> Result<Vec<Orphan>, WireError> {
-        let what = "listing sandboxes";
+    fn page(&self, wire: &Wire, home: &str, next: Option<&str>) -> Result<Page, WireError> {
         let label = escaped(&format!("{HOME_LABEL}={home}"));
-        let mut orphans = Vec::new();
-        for page in 1.. {
-            let path = format!("/sandboxes?metadata={label}&page={page}&pageSize=100");
-            let listed =
-                wire.repeat(&self.api(what, Method::GET, &path, Content::Nothing))?.json()?;
-            let items = listed.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
-            for sandbox in &items {
-                let labels = sandbox.get("metadata");
-                let label = |name: &str| labels.and_then(|l| l.get(name)).and_then(Value::as_str);
-                // SECURITY: what the filter let through by mistake is not ours to delete.
-                if label(HOME_LABEL) == Some(home) {
-                    let session = label(SESSION_LABEL).map(str::to_owned);
-                    orphans.push(Orphan { id: id(what, sandbox, "id")?, session });
-                }
-            }
-            let more = listed.pointer("/pagination/hasNextPage").and_then(Value::as_bool);
-            if more != Some(true) || items.is_empty() || orphans.len() > MOST_LISTED {
-                break;
-            }
-        }
-        Ok(orphans)
+        let page: u32 = next.and_then(|next| next.parse().ok()).unwrap_or(1);
+        let path = format!("/sandboxes?metadata={label}&page={page}&pageSize=100");
+        let listed = wire.repeat(&self.api.get(LISTING, &path))?.json()?;
+        let more = listed.pointer("/pagination/hasNextPage").and_then(Value::as_bool);
+        let next = (more == Some(true)).then(|| (page + 1).to_string());
+        Ok(Page { sandboxes: items(listed.get("items")), next })
     }
 }
 

@@ -191,7 +191,7 @@ fn limit(findings: &Findings<'_>, kind: LimitKind) -> Fact {
         LimitKind::Wall => ours("the sandbox is deleted when the time is up"),
         LimitKind::Output => ours("counted on this side"),
         LimitKind::Memory => memory(findings),
-        LimitKind::Disk => told_limit(findings, &findings.observed.disk_bytes),
+        LimitKind::Disk => disk(findings),
         LimitKind::Cpu
         | LimitKind::Processes
         | LimitKind::OpenFiles
@@ -203,15 +203,20 @@ fn limit(findings: &Findings<'_>, kind: LimitKind) -> Fact {
     }
 }
 
-fn told_limit(findings: &Findings<'_>, told: &Told<u64>) -> Fact {
-    let source = findings.observed.source.clone();
-    match told {
-        Told::Is(bytes) => {
-            let detail = Some(format!("{bytes} bytes"));
-            (Enforcement::Enforced, Evidence::Reported, source, detail)
-        }
-        Told::Nothing => (Enforcement::Unknown, Evidence::Unavailable, source, None),
+fn disk(findings: &Findings<'_>) -> Fact {
+    let source = &findings.observed.source;
+    match findings.observed.disk_bytes {
+        Told::Is(bytes) => judged(bytes, findings.spec.disk_bytes, (Evidence::Reported, source)),
+        Told::Nothing => (Enforcement::Unknown, Evidence::Unavailable, source.clone(), None),
     }
+}
+
+/// Judges an amount that was found; more than was asked for is no limit.
+fn judged(bytes: u64, asked: Option<u64>, (evidence, source): (Evidence, &str)) -> Fact {
+    let holds = asked.is_none_or(|most| bytes <= most);
+    let enforcement = if holds { Enforcement::Enforced } else { Enforcement::Absent };
+    let more = if holds { "" } else { ", which is more than was asked for" };
+    (enforcement, evidence, source.to_owned(), Some(format!("{bytes} bytes{more}")))
 }
 
 /// What the kernel inside tells counts before what the provider tells; more than was asked for is
@@ -222,17 +227,11 @@ fn memory(findings: &Findings<'_>) -> Fact {
     let held = look.and_then(|look| look.memory_bytes);
     let machine = look.and_then(|look| look.machine_bytes).filter(|bytes| *bytes <= most);
     let measured = held.or(machine.filter(|_| spec.memory_bytes.is_some()));
-    let judge = |bytes: u64, evidence: Evidence, source: &str| {
-        let holds = bytes <= most;
-        let enforcement = if holds { Enforcement::Enforced } else { Enforcement::Absent };
-        let more = if holds { "" } else { ", which is more than was asked for" };
-        (enforcement, evidence, source.to_owned(), Some(format!("{bytes} bytes{more}")))
-    };
     if let Some(bytes) = measured {
-        return judge(bytes, Evidence::Measured, "the kernel inside");
+        return judged(bytes, spec.memory_bytes, (Evidence::Measured, "the kernel inside"));
     }
     match observed.memory_bytes {
-        Told::Is(bytes) => judge(bytes, Evidence::Reported, &observed.source),
+        Told::Is(bytes) => judged(bytes, spec.memory_bytes, (Evidence::Reported, &observed.source)),
         Told::Nothing if spec.memory_bytes.is_some() && observed.asks_memory => {
             let source = "our own request".to_owned();
             (Enforcement::Enforced, Evidence::Requested, source, None)

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use warrant_protocol::Digest;
+use warrant_protocol::{Digest, Outcome};
 
-use super::adapter::{Adapter, Handle, Observed, Spec, Told};
+use super::adapter::{Adapter, Handle, NotStarted, Observed, Reached, Spec, Start, Told};
 use super::archive::{self, Entry, InvalidArchive};
+use super::drive::{Driven, Feed, Watch, drive, without_output};
 use super::inside::{self, ARCHIVE_IN, ARCHIVE_OUT, Look, StepFailed};
 use super::records::{self, Record};
 use super::settings::Surroundings;
@@ -113,14 +114,13 @@ impl Session {
         self.wire.watch(Some(cancel.clone()));
     }
 
-    /// Returns the wire.
-    pub(crate) const fn wire(&self) -> &Wire {
-        &self.wire
+    const fn at(&self) -> Reached<'_> {
+        Reached { wire: &self.wire, handle: &self.handle }
     }
 
     /// Reads back what the sandbox is.
     pub(crate) fn observe(&self) -> Result<Observed, SessionError> {
-        let observed = self.adapter.observe(&self.wire, &self.handle, &self.spec)?;
+        let observed = self.adapter.observe(self.at(), &self.spec)?;
         match &observed.session {
             Told::Is(session) if *session != self.spec.session => Err(SessionError::OtherSession),
             _ => Ok(observed),
@@ -138,14 +138,14 @@ impl Session {
     pub(crate) fn send(&self, entries: &[Entry]) -> Result<Digest, SessionError> {
         let bytes = archive::write(entries);
         let digest = Digest::of(&bytes);
-        self.adapter.put(&self.wire, &self.handle, (ARCHIVE_IN, &bytes))?;
+        self.adapter.put(self.at(), ARCHIVE_IN, &bytes)?;
         let said = self.step("unpacking the workspace", &inside::unpack_line(&digest.to_hex()))?;
         if said.trim() == "unpacked" { Ok(digest) } else { Err(SessionError::Digest) }
     }
 
     /// Lets the sandbox live as long as it was asked to, from now on.
     pub(crate) fn extend(&self) -> Result<(), SessionError> {
-        Ok(self.adapter.extend(&self.wire, &self.handle, self.spec.lifetime)?)
+        Ok(self.adapter.extend(self.at(), self.spec.lifetime)?)
     }
 
     /// Writes a file, finds it listed, and reads it back.
@@ -154,15 +154,38 @@ impl Session {
         const NAME: &str = "warrant-round-trip";
         let path = format!("{FOLDER}/{NAME}");
         self.put(&path, content)?;
-        let is_listed =
-            self.adapter.list(&self.wire, &self.handle, FOLDER)?.iter().any(|name| name == NAME);
+        let is_listed = self.adapter.list(self.at(), FOLDER)?.iter().any(|name| name == NAME);
         let most = content.len() as u64 + 1;
-        Ok(is_listed && self.adapter.get(&self.wire, &self.handle, &path, most)? == content)
+        Ok(is_listed && self.adapter.get(self.at(), &path, most)? == content)
     }
 
     /// Puts one file there.
     pub(crate) fn put(&self, path: &str, bytes: &[u8]) -> Result<(), SessionError> {
-        Ok(self.adapter.put(&self.wire, &self.handle, (path, bytes))?)
+        Ok(self.adapter.put(self.at(), path, bytes)?)
+    }
+
+    /// Starts the program, once, and listens to it.
+    pub(crate) fn listen(
+        &self,
+        start: &Start,
+        feed: Feed,
+        watch: Watch<'_>,
+    ) -> Result<Driven, SessionError> {
+        self.wire.arm();
+        let mut running = match self.adapter.start(self.at(), start) {
+            Ok(running) => running,
+            Err(NotStarted::Refused(error)) => return Err(error.into()),
+            // It may run: nobody will see how it ends, and nobody starts it again.
+            Err(NotStarted::Ambiguous) => {
+                let is_cancelled = watch.cancel.is_cancelled();
+                let outcome = if is_cancelled { Outcome::Cancelled } else { Outcome::Unobserved };
+                return Ok(without_output(outcome));
+            }
+        };
+        drive(&self.wire, &mut *running, feed, watch).map_err(|code| SessionError::Step {
+            what: "starting the program",
+            why: format!("the provider refused: {code}"),
+        })
     }
 
     /// Takes the workspace back; its digest inside must be the one that arrived.
@@ -175,7 +198,7 @@ impl Session {
             let why = format!("{size} bytes are too many to take back");
             return Err(SessionError::Step { what: "packing the workspace", why });
         }
-        let bytes = self.adapter.get(&self.wire, &self.handle, ARCHIVE_OUT, MOST_BYTES)?;
+        let bytes = self.adapter.get(self.at(), ARCHIVE_OUT, MOST_BYTES)?;
         if Digest::of(&bytes).to_hex() != told || bytes.len() as u64 != size {
             return Err(SessionError::Digest);
         }
@@ -184,8 +207,7 @@ impl Session {
 
     /// Runs a step of ours.
     fn step(&self, what: &'static str, line: &str) -> Result<String, SessionError> {
-        let at = (&self.wire, &self.handle);
-        inside::step(&*self.adapter, at, line).map_err(|error| match error {
+        inside::step(&*self.adapter, self.at(), line).map_err(|error| match error {
             StepFailed::Wire(error) => SessionError::Wire(error),
             StepFailed::Exited(code, said) => {
                 let said: String = said.chars().filter(|c| !c.is_control()).collect();

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Method, RequestBuilder, Response};
+use reqwest::{Client, RequestBuilder, Response};
 use serde_json::Value;
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
-use warrant_protocol::Digest;
 
+use super::call::{Call, Content, form};
 use crate::Cancel;
 
 /// Why a call gave no answer that can be used.
@@ -55,6 +55,11 @@ impl WireError {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
+    /// Whether the provider says that it cannot do that now: something else is being done to it.
+    const fn is_busy(&self) -> bool {
+        matches!(self, Self::Refused { status: 409 | 423, .. })
+    }
+
     fn is_passing(&self) -> bool {
         match self {
             Self::NotSent { .. } | Self::Unanswered { .. } => true,
@@ -62,31 +67,6 @@ impl WireError {
             Self::Malformed { .. } | Self::Cancelled { .. } => false,
         }
     }
-}
-
-/// What is sent along.
-#[derive(Debug, Clone)]
-pub(crate) enum Content {
-    Nothing,
-    Json(Value),
-    /// These bytes as this type.
-    Bytes(&'static str, Vec<u8>),
-    /// Fields of a form, in order.
-    Form(Vec<Field>),
-}
-
-/// A field of a form: name, file name, type, bytes. Names are ours and need no escaping.
-pub(crate) type Field = (String, Option<String>, &'static str, Vec<u8>);
-
-/// One question.
-#[derive(Debug, Clone)]
-pub(crate) struct Call {
-    /// What it is for, in errors.
-    pub(crate) what: &'static str,
-    pub(crate) method: Method,
-    pub(crate) url: String,
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) content: Content,
 }
 
 /// One whole answer.
@@ -123,6 +103,9 @@ const MOST_ANSWER_BYTES: u64 = 4 << 20;
 const ATTEMPTS: u32 = 3;
 /// How long the first pause before asking again is.
 const FIRST_PAUSE: Duration = Duration::from_millis(150);
+/// How often something that is busy is asked to go.
+const BUSY_ATTEMPTS: u32 = 10;
+const BUSY_PAUSE: Duration = Duration::from_millis(500);
 /// How often a waiting call looks whether the run was cancelled.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -288,6 +271,21 @@ impl Wire {
         Err(WireError::Unanswered { what: call.what })
     }
 
+    /// Asks for something to be gone; what is gone already is gone. Whatever is still being done
+    /// to it is waited for.
+    pub(crate) fn remove(&self, call: &Call) -> Result<(), WireError> {
+        for attempt in 1.. {
+            match self.repeat(call) {
+                Err(error) if error.is_missing() => return Ok(()),
+                Err(error) if error.is_busy() && attempt < BUSY_ATTEMPTS => {
+                    self.pause(call.what, jittered(BUSY_PAUSE))?;
+                }
+                other => return other.map(drop),
+            }
+        }
+        Err(WireError::Unanswered { what: call.what })
+    }
+
     /// Sleeps, unless the run is cancelled.
     pub(crate) fn pause(&self, what: &'static str, how_long: Duration) -> Result<(), WireError> {
         self.wait(what, how_long + LOOK, async {
@@ -381,26 +379,6 @@ impl Wire {
             }
         }
     }
-}
-
-/// Returns type and body of a form. The boundary is the digest of everything in it, so that
-/// nothing in it can end it.
-fn form(fields: &[Field]) -> (String, Vec<u8>) {
-    let all: Vec<u8> = fields.iter().flat_map(|(_, _, _, bytes)| bytes.iter().copied()).collect();
-    let boundary = format!("warrant-{}", Digest::of(&all).to_hex());
-    let mut body = Vec::with_capacity(all.len() + 512);
-    for (name, file, kind, bytes) in fields {
-        let file = file.as_ref().map(|file| format!("; filename=\"{file}\"")).unwrap_or_default();
-        let head = format!(
-            "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"{file}\r\n\
-             Content-Type: {kind}\r\n\r\n"
-        );
-        body.extend_from_slice(head.as_bytes());
-        body.extend_from_slice(bytes);
-        body.extend_from_slice(b"\r\n");
-    }
-    body.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
-    (format!("multipart/form-data; boundary={boundary}"), body)
 }
 
 /// An answer that is read piece by piece.

@@ -4,15 +4,15 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::demux::Demux;
 use super::socket::{Frame, Socket};
-use crate::remote::adapter::{Handle, NotStarted, Running, Said};
+use crate::remote::adapter::{NotStarted, Reached, Running, Said};
 use crate::remote::answer::id;
+use crate::remote::call::{Call, Content};
 use crate::remote::inside::quoted;
-use crate::remote::wire::{Call, Content, Tamper, Wire, WireError};
+use crate::remote::wire::{Tamper, Wire};
 
 /// Where the variables of a program lie for a moment.
 pub(super) const VARIABLES: &str = "/tmp/.warrant-env";
@@ -43,26 +43,20 @@ pub(super) struct Process {
 }
 
 /// Starts a program. Only the second call starts something, and it is never repeated.
-pub(super) fn start(wire: &Wire, handle: &Handle, line: &str) -> Result<Process, NotStarted> {
-    let call = |method: Method, path: String, content: Content| Call {
-        what: WHAT,
-        method,
-        url: format!("{}{path}", handle.base),
-        headers: handle.headers.clone(),
-        content,
-    };
+pub(super) fn start(at: Reached<'_>, line: &str) -> Result<Process, NotStarted> {
+    let Reached { wire, handle } = at;
     let session = session_name();
     let make = Content::Json(json!({ "sessionId": session }));
-    let made = wire.call(&call(Method::POST, "/process/session".to_owned(), make));
+    let made = wire.call(&handle.inside.post(WHAT, "/process/session", make));
     // A session runs nothing by itself.
     made.map_err(NotStarted::Refused)?;
     let exec = Content::Json(json!({ "command": line, "runAsync": true }));
     let path = format!("/process/session/{session}/exec");
-    let started = wire.call(&call(Method::POST, path, exec))?.json()?;
+    let started = wire.call(&handle.inside.post(WHAT, &path, exec))?.json()?;
     let command = id(WHAT, &started, "cmdId")?;
     let path = format!("/process/session/{session}/command/{command}");
-    let status = call(Method::GET, path.clone(), Content::Nothing);
-    let mut logs = call(Method::GET, format!("{path}/logs?follow=true"), Content::Nothing);
+    let status = handle.inside.get(WHAT, &path);
+    let mut logs = handle.inside.get(WHAT, &format!("{path}/logs?follow=true"));
     logs.headers.extend(Socket::headers());
     // The program runs already: whoever cannot listen to it does not know how it ends.
     let upgraded = wire.upgrade(&logs).map_err(|_| NotStarted::Ambiguous)?;
@@ -114,14 +108,6 @@ impl Running for Process {
             }
         }
         self.said.pop_front().unwrap_or(Said::Nothing)
-    }
-
-    fn feed(&mut self, _wire: &Wire, _bytes: &[u8]) -> Result<(), WireError> {
-        Err(WireError::Unanswered { what: "giving input" })
-    }
-
-    fn end_input(&mut self, _wire: &Wire) -> Result<(), WireError> {
-        Ok(())
     }
 }
 

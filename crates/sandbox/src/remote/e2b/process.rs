@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::Stream;
-use crate::remote::adapter::{Handle, NotStarted, Running, Said, Start};
-use crate::remote::wire::{Call, Content, Piece, Streaming, Wire, WireError};
+use crate::remote::adapter::{Handle, NotStarted, Reached, Running, Said, Start};
+use crate::remote::call::Content;
+use crate::remote::wire::{Piece, Streaming, Wire, WireError};
 
 const WHAT: &str = crate::remote::wire::STARTING;
 /// One envelope is never larger than this.
@@ -33,48 +33,35 @@ pub(super) struct Process {
 }
 
 /// Starts a program.
-pub(super) fn start(wire: &Wire, handle: &Handle, start: &Start) -> Result<Process, NotStarted> {
-    let env: serde_json::Map<String, Value> =
-        start.env.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+pub(super) fn start(at: Reached<'_>, start: &Start) -> Result<Process, NotStarted> {
     let message = json!({
         "process": {
             "cmd": "/bin/sh",
             "args": ["-c", start.line],
-            "envs": env,
+            "envs": start.variables(),
             "cwd": "/",
         },
         "stdin": start.has_input,
     });
-    let mut headers = handle.headers.clone();
-    let timeout_ms = start.timeout.as_millis();
-    headers.extend([
-        ("Connect-Protocol-Version".to_owned(), "1".to_owned()),
-        ("Connect-Timeout-Ms".to_owned(), timeout_ms.to_string()),
-        ("Keepalive-Ping-Interval".to_owned(), "20".to_owned()),
-    ]);
-    let call = Call {
-        what: WHAT,
-        method: Method::POST,
-        url: format!("{}/process.Process/Start", handle.base),
-        headers,
-        content: Content::Bytes("application/connect+json", envelope(&message)),
-    };
-    let stream = wire.stream(&call)?;
-    let handle = handle.clone();
+    let content = Content::Bytes("application/connect+json", envelope(&message));
+    let call = at.handle.inside.post(WHAT, "/process.Process/Start", content);
+    let call = call
+        .with("Connect-Protocol-Version", "1")
+        .with("Connect-Timeout-Ms", start.timeout.as_millis().to_string())
+        .with("Keepalive-Ping-Interval", "20");
+    let stream = at.wire.stream(&call)?;
+    let handle = at.handle.clone();
     Ok(Process { stream, handle, buffer: Vec::new(), pid: None, is_over: false })
 }
 
 /// Asks a question with one answer.
 pub(super) fn unary(
-    wire: &Wire,
-    handle: &Handle,
+    at: Reached<'_>,
     what: &'static str,
-    (method, content): (&str, Content),
+    (path, content): (&str, Content),
 ) -> Result<Value, WireError> {
-    let mut headers = handle.headers.clone();
-    headers.push(("Connect-Protocol-Version".to_owned(), "1".to_owned()));
-    let url = format!("{}/{method}", handle.base);
-    wire.call(&Call { what, method: Method::POST, url, headers, content })?.json()
+    let call = at.handle.inside.post(what, path, content);
+    at.wire.call(&call.with("Connect-Protocol-Version", "1"))?.json()
 }
 
 impl Running for Process {
@@ -106,14 +93,14 @@ impl Running for Process {
             "process": { "pid": self.pid },
             "input": { "stdin": STANDARD.encode(bytes) },
         });
-        let question = ("process.Process/SendInput", Content::Json(input));
-        unary(wire, &self.handle, "giving input", question).map(drop)
+        let question = ("/process.Process/SendInput", Content::Json(input));
+        unary(Reached { wire, handle: &self.handle }, "giving input", question).map(drop)
     }
 
     fn end_input(&mut self, wire: &Wire) -> Result<(), WireError> {
         let process = Content::Json(json!({ "process": { "pid": self.pid } }));
-        let question = ("process.Process/CloseStdin", process);
-        unary(wire, &self.handle, "ending input", question).map(drop)
+        let question = ("/process.Process/CloseStdin", process);
+        unary(Reached { wire, handle: &self.handle }, "ending input", question).map(drop)
     }
 }
 

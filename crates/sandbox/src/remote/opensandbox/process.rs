@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::Stream;
-use crate::remote::adapter::{Handle, NotStarted, Running, Said, Start};
-use crate::remote::wire::{Call, Content, Piece, STARTING, Streaming, Wire, WireError};
+use crate::remote::adapter::{NotStarted, Reached, Running, Said, Start};
+use crate::remote::call::Content;
+use crate::remote::wire::{Piece, STARTING, Streaming, Wire};
 
 /// One event is never larger than this.
 const MOST_EVENT_BYTES: usize = 16 << 20;
@@ -22,26 +22,16 @@ pub(super) struct Process {
 }
 
 /// Starts a program.
-pub(super) fn start(wire: &Wire, handle: &Handle, start: &Start) -> Result<Process, NotStarted> {
-    let env: serde_json::Map<String, Value> =
-        start.env.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+pub(super) fn start(at: Reached<'_>, start: &Start) -> Result<Process, NotStarted> {
     let body = json!({
         "command": start.line,
         "cwd": "/",
-        "envs": env,
+        "envs": start.variables(),
         "timeout": u64::try_from(start.timeout.as_millis()).unwrap_or(u64::MAX),
         "background": false,
     });
-    let mut headers = handle.headers.clone();
-    headers.push(("Accept".to_owned(), "text/event-stream".to_owned()));
-    let call = Call {
-        what: STARTING,
-        method: Method::POST,
-        url: format!("{}/command", handle.base),
-        headers,
-        content: Content::Json(body),
-    };
-    let stream = wire.stream(&call)?;
+    let call = at.handle.inside.post(STARTING, "/command", Content::Json(body));
+    let stream = at.wire.stream(&call.with("Accept", "text/event-stream"))?;
     Ok(Process { stream, buffer: Vec::new(), said: VecDeque::new(), is_over: false })
 }
 
@@ -64,14 +54,6 @@ impl Running for Process {
                 }
             }
         }
-    }
-
-    fn feed(&mut self, _wire: &Wire, _bytes: &[u8]) -> Result<(), WireError> {
-        Err(WireError::Unanswered { what: "giving input" })
-    }
-
-    fn end_input(&mut self, _wire: &Wire) -> Result<(), WireError> {
-        Ok(())
     }
 }
 
