@@ -2,7 +2,8 @@
 //! contract, jail, receipt, durable store), against bubblewrap's own start to exit of `true`,
 //! interleaved in one run so that load falls on both alike.
 //!
-//! `cargo bench -p warrant-e2e --bench exec -- [rounds]`
+//! `cargo bench --workspace --bench exec -- [rounds]`; `WARRANT_BIN` names a binary that is there
+//! already, else one is built.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,8 +33,11 @@ fn main() {
 
 /// Builds and returns the binary of the same profile.
 fn binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("WARRANT_BIN") {
+        return path.into();
+    }
     let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--release", "--package", "warrant-cli"])
+        .args(["build", "--quiet", "--release", "--workspace", "--bin", "warrant"])
         .status()
         .unwrap();
     assert!(status.success(), "the binary cannot be built");
