@@ -13,6 +13,4 @@ mod bent;
 mod controls;
 mod kit;
 mod raw;
-#[cfg(feature = "remote")]
-mod remote;
 mod subjects;

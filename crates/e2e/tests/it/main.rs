@@ -9,3 +9,4 @@
 
 mod collecting;
 mod doors;
+mod providers;

@@ -1,13 +1,7 @@
-//! The clients of remote providers, against servers on loopback that answer as the real ones were
-//! seen to answer, and that can be made to fail or lie in one way at a time.
+//! The clients of remote providers on their own: what they need before anything is asked, what
+//! they refuse to ask, and edge answers as the real servers were seen to give them. Whole runs are
+//! tried against our own doors, in the whole-stack tests.
 
-mod daytona;
-mod e2b;
-mod http;
-mod kit;
-mod lies;
-mod machine;
-mod opensandbox;
-mod switch;
-mod trick;
-mod walk;
+mod recorded;
+mod replay;
+mod settings;
