@@ -13,3 +13,4 @@ mod liars;
 mod proxy;
 mod site;
 mod streams;
+mod switch;

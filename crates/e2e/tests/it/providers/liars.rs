@@ -77,6 +77,11 @@ const LIARS: &[Liar] = &[
     ),
     liar(("the program is started twice", E2b), (Every(Start), Repeats), ("files.round-trip", L1)),
     liar(
+        ("the program is started twice", Daytona),
+        (Every(Start), Repeats),
+        ("files.round-trip", L1),
+    ),
+    liar(
         ("files arrive damaged", Daytona),
         (Every(Upload), Damages(streams::damaged)),
         ("lifecycle.create-destroy", L1),
