@@ -12,4 +12,5 @@ mod hiding;
 mod programs;
 mod properties;
 mod rewriting;
+mod shells;
 mod wrapping;
