@@ -18,7 +18,7 @@ use warrant_policy::preset::Preset;
 use warrant_policy::snapshot::PolicySnapshot;
 use warrant_protocol::port::PlaneError;
 use warrant_protocol::request::{ActorKind, ActorRef};
-use warrant_protocol::{Receipt, RunId, RunState, Timestamp};
+use warrant_protocol::{Receipt, RunId, Timestamp};
 use warrant_runner::run::{Ended, Observer, RunError, RunnerIdentity, Surroundings, governed_run};
 use warrant_sandbox::{Backend, Cancel, Stdin, TtySize};
 
@@ -273,20 +273,16 @@ impl Desk {
     }
 
     /// The same request, approved since it was made: it starts now, and only once.
-    fn approved_twin(&self, ask: &Ask) -> Result<Option<RunId>, DeskError> {
+    pub(crate) fn approved_twin(&self, ask: &Ask) -> Result<Option<RunId>, DeskError> {
         // What is stored has the authenticated principal in it.
         let mut request = ask.request.clone();
         request.requested_by = ask.principal.clone();
         let hash = request.hash()?;
-        for live in self.plane.store().live()? {
-            if live.state != RunState::Queued {
-                continue;
-            }
-            let row = self.plane.store().run(&live.id)?;
+        for row in self.plane.store().queued(&hash)? {
             let contract = row.contract.as_deref().unwrap_or("null");
             let contract: Value = serde_json::from_str(contract).unwrap_or(Value::Null);
-            if row.request_hash == hash && contract.get("approvedBy").is_some() {
-                return Ok(Some(live.id));
+            if contract.get("approvedBy").is_some() {
+                return Ok(Some(row.id));
             }
         }
         Ok(None)

@@ -39,14 +39,14 @@ use warrant_plane::doors::{
     Decided, DoorName, EndsCommands, FileAnswer, FileCall, Life, Process, Reach, Sandbox, Start,
     Wanted, Workshop, WorkshopError,
 };
-use warrant_plane::random;
+use warrant_plane::{EmbeddedPlane, random};
 use warrant_protocol::request::ActorRef;
 use warrant_protocol::{RunId, Timestamp};
 use warrant_sandbox::Backend;
 
 use crate::desk::Desk;
 
-pub use keeper::{TokenFile, TokenFileError};
+pub use keeper::{McpHolder, Scope, TokenFile, TokenFileError, TokenRow};
 use life::Reason;
 use sandbox::Living;
 
@@ -173,6 +173,10 @@ fn reap(shared: Weak<Shared>) {
 }
 
 impl Workshop for Live {
+    fn plane(&self) -> &EmbeddedPlane {
+        self.shared.desk.plane()
+    }
+
     fn create(&self, guest: &ActorRef, wanted: Wanted) -> Result<Sandbox, WorkshopError> {
         let owned = self.shared.all().iter().filter(|living| living.owner == *guest).count();
         if owned >= MOST_SANDBOXES {

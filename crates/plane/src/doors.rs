@@ -43,6 +43,33 @@ pub trait Keeper: Send + Sync {
     fn admit(&self, token: &str) -> Option<ActorRef>;
 }
 
+/// Examines the boundary that sandboxes of the doors have.
+pub trait Examiner: Send + Sync {
+    /// Runs the checks of a level; may take long.
+    ///
+    /// # Errors
+    /// A sentence when nothing can be examined.
+    fn examine(&self, level: ExamLevel) -> Result<Vec<Examined>, String>;
+}
+
+/// How much is examined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExamLevel {
+    /// Life, execution, files, evidence.
+    L1,
+    /// And that every single degradation is refused.
+    L2,
+}
+
+/// One check and what it found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Examined {
+    /// Its name.
+    pub id: String,
+    /// Why it failed; nothing when it passed.
+    pub failure: Option<String>,
+}
+
 /// What every door needs.
 #[derive(Clone)]
 pub struct Hall {
@@ -50,6 +77,8 @@ pub struct Hall {
     pub workshop: Arc<dyn Workshop>,
     /// Who may enter.
     pub keeper: Arc<dyn Keeper>,
+    /// Who examines the boundary, if anybody can.
+    pub examiner: Option<Arc<dyn Examiner>>,
 }
 
 /// Returns all doors on one port, in front of whatever else is served there.
@@ -93,18 +122,19 @@ fn door_of(headers: &HeaderMap, path: &str) -> Option<&'static str> {
     if below("/sandboxes") || below("/v2/sandboxes") {
         return Some("/~e2b");
     }
+    // Daytona's API has no versions in its paths.
+    if below("/api/v1") || below("/sandbox") || path == "/v1/chat/completions" {
+        return Some("/~helm");
+    }
     if below("/api") || below("/toolbox") {
         return Some("/~daytona");
-    }
-    if below("/sandbox") || path == "/v1/chat/completions" {
-        return Some("/~helm");
     }
     let has_key = headers.contains_key("open-sandbox-api-key");
     let is_open = path == "/version" || path == "/v1/metrics/events";
     if below("/v1/sandboxes") || is_open || has_key && path == "/health" {
         return Some("/~opensandbox");
     }
-    None
+    (path == "/healthz" || path == "/version").then_some("/~helm")
 }
 
 impl Hall {

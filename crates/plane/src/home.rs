@@ -254,6 +254,14 @@ impl Home {
     /// # Errors
     /// [`HomeError`] when a file cannot be read or holds no key.
     pub fn approvers(&self) -> Result<Vec<PublicKey>, HomeError> {
+        Ok(self.named_approvers()?.into_iter().map(|(_, key)| key).collect())
+    }
+
+    /// Returns everyone whose approval counts here, with their keys.
+    ///
+    /// # Errors
+    /// [`HomeError`] when a file cannot be read or holds no key.
+    pub fn named_approvers(&self) -> Result<Vec<(String, PublicKey)>, HomeError> {
         let directory = self.root.join("keys/approvers");
         let entries = match std::fs::read_dir(&directory) {
             Ok(entries) => entries,
@@ -266,7 +274,8 @@ impl Home {
                 entry.map_err(|cause| HomeError::File { path: directory.clone(), cause })?;
             let file_name = entry.file_name();
             let name = file_name.to_str().and_then(|name| name.strip_suffix(".pub.pem"));
-            keys.extend(name.map(|name| self.approver(name)).transpose()?.flatten());
+            let Some(name) = name else { continue };
+            keys.extend(self.approver(name)?.map(|key| (name.to_owned(), key)));
         }
         Ok(keys)
     }

@@ -25,6 +25,7 @@ mod lifecycle;
 mod pages;
 mod queue;
 mod read;
+mod records;
 mod retention;
 mod schema;
 mod snapshots;
@@ -49,6 +50,7 @@ pub use lifecycle::{
 pub use pages::{Listing, ListingFilter, SummaryRow};
 pub use queue::{Abilities, Candidate};
 pub use read::{LiveRun, Page, RunFilter, RunRow, StoredEvent};
+pub use records::{NewRecord, RecordRow, SessionRow};
 pub use retention::{BLOB_GRACE_MS, Swept};
 pub use snapshots::PolicyRow;
 

@@ -1,5 +1,7 @@
-// Makes the calls of the HELM adapter for Mastra in its order and shapes.
+// Makes the calls of the HELM adapter for Mastra in its order and shapes, then those of its SDK.
+// The private key of an approver is the first argument.
 import assert from 'node:assert/strict'
+import { createHash, createPrivateKey, createPublicKey, sign } from 'node:crypto'
 
 const base = process.env.HELM_URL
 const key = process.env.E2B_API_KEY
@@ -81,5 +83,87 @@ assert.equal((await call('GET', `/sandbox/${id}/filesystem?path=none`)).status, 
 await decide(id, ['exit', '3'])
 assert.equal((await execute(id, 'exit 3')).json.exitCode, 3)
 
+// What people approve runs once: they sign the very intent, with a key that is registered here.
+const key25519 = createPrivateKey(process.argv[2])
+const publicKey = Buffer.from(createPublicKey(key25519).export({ format: 'jwk' }).x, 'base64url').toString('base64')
+const approve = (hash, { key = key25519, pub = publicKey } = {}) => call('POST', '/api/v1/kernel/approve', {
+  intent_hash: hash, signature_b64: sign(null, Buffer.from(hash), key).toString('base64'), public_key_b64: pub,
+})
+const asked = await decide(id, ['sudo', 'true'])
+assert.equal(asked.header('x-helm-reason-code'), 'DENY_APPROVAL_REQUIRED')
+const intent = asked.header('x-helm-intent-hash')
+assert.equal((await approve('sha256:' + '0'.repeat(64))).status, 404)
+assert.equal((await approve(intent, { pub: Buffer.alloc(32).toString('base64') })).json.error.reason_code, 'DENY_TRUST_KEY_REVOKED')
+const forged = await call('POST', '/api/v1/kernel/approve', { intent_hash: intent, signature_b64: Buffer.alloc(64).toString('base64'), public_key_b64: publicKey })
+assert.equal(forged.status, 403)
+assert.equal((await execute(id, 'sudo true')).status, 403)
+const approved = await approve(intent)
+assert.equal(approved.status, 200, approved.text)
+assert.deepEqual([approved.json.status, approved.json.principal], ['APPROVED', 'human:ann'])
+assert.equal((await approve(intent)).status, 404, 'an approval counts once')
+assert.equal((await decide(second, ['sudo', 'true'])).header('x-helm-status'), 'DENIED', 'for another sandbox it counts nothing')
+const yes = await decide(id, ['sudo', 'true'])
+assert.equal(yes.header('x-helm-status'), 'APPROVED', yes.text)
+assert.equal((await execute(id, 'sudo true')).status, 200)
+assert.equal((await execute(id, 'sudo true')).status, 403)
+assert.equal((await decide(id, ['sudo', 'true'])).header('x-helm-status'), 'DENIED', 'it is asked about again')
+
+// Sessions and receipts: one chain, real signatures, nobody else's.
+const sessions = (await call('GET', '/api/v1/proofgraph/sessions?limit=50&offset=0')).json
+assert.deepEqual(new Set(sessions.map((each) => each.session_id)), new Set([id, second]))
+assert.deepEqual((await call('GET', '/api/v1/proofgraph/sessions', undefined, process.env.OTHER_KEY)).json, [])
+assert.equal((await call('GET', '/api/v1/proofgraph/sessions?limit=x')).status, 400)
+const receipts = (await call('GET', `/api/v1/proofgraph/sessions/${id}/receipts`)).json
+const session = sessions.find((each) => each.session_id === id)
+assert.deepEqual([session.receipt_count, session.last_lamport_clock], [receipts.length, receipts.at(-1).lamport_clock])
+let previous = ''
+for (const receipt of receipts) {
+  assert.deepEqual(Object.keys(receipt).sort(), ['blob_hash', 'decision_id', 'effect_id', 'lamport_clock', 'output_hash', 'prev_hash', 'principal', 'reason_code', 'receipt_id', 'signature', 'status', 'timestamp'])
+  assert.equal(receipt.prev_hash, previous)
+  previous = receipt.blob_hash
+}
+const first = receipts.find((each) => each.receipt_id === allowed.header('x-helm-receipt-id'))
+assert.deepEqual([first.blob_hash, first.signature, first.status], [allowed.header('x-helm-proofgraph-node'), allowed.header('x-helm-signature'), 'APPROVED'])
+assert.equal(first.output_hash, allowed.header('x-helm-output-hash'))
+assert.equal(first.output_hash, 'sha256:' + createHash('sha256').update(allowed.text).digest('hex'))
+const execution = receipts.find((each) => each.receipt_id === ran.header('x-receipt-id'))
+assert.equal(execution.decision_id, first.receipt_id)
+assert.deepEqual((await call('GET', `/api/v1/proofgraph/receipts/${first.blob_hash}`)).json, first)
+assert.equal((await call('GET', `/api/v1/proofgraph/receipts/${first.blob_hash}`, undefined, process.env.OTHER_KEY)).status, 404)
+assert.equal((await call('GET', `/api/v1/proofgraph/sessions/${id}/receipts`, undefined, process.env.OTHER_KEY)).status, 404)
+
 for (const each of [id, second]) assert.equal((await call('DELETE', `/sandbox/${each}`)).status, 200)
+
+// Evidence: exported, verified and replayed as the SDK does it, without a token; a changed byte shows.
+const exported = await fetch(`${base}/api/v1/evidence/export`, {
+  method: 'POST', headers: { Authorization: `Bearer ${key}`, 'Content-Type': 'application/json' },
+  body: JSON.stringify({ session_id: id, format: 'tar.gz' }),
+})
+assert.equal(exported.status, 200)
+const pack = Buffer.from(await exported.arrayBuffer())
+const verify = async (path, bytes) => {
+  const form = new FormData()
+  form.append('bundle', new Blob([bytes]))
+  const response = await fetch(base + path, { method: 'POST', body: form })
+  return { status: response.status, json: await response.json() }
+}
+for (const path of ['/api/v1/evidence/verify', '/api/v1/replay/verify']) {
+  const good = await verify(path, pack)
+  assert.deepEqual(good.json, { verdict: 'PASS', checks: { signatures: 'PASS', causal_chain: 'PASS', policy_compliance: 'PASS' }, errors: [] })
+}
+const { gunzipSync, gzipSync } = await import('node:zlib')
+const tar = gunzipSync(pack)
+const forgedTar = Buffer.from(tar.toString('latin1').replaceAll('"decision":"DENY"', '"decision":"FINE"'), 'latin1')
+const bad = await verify('/api/v1/evidence/verify', gzipSync(forgedTar))
+assert.deepEqual([bad.json.verdict, bad.json.checks.signatures], ['FAIL', 'FAIL'])
+assert.equal((await verify('/api/v1/evidence/verify', Buffer.from('no pack'))).status, 400)
+assert.equal((await call('POST', '/api/v1/evidence/export', { session_id: id }, process.env.OTHER_KEY)).status, 404)
+assert.equal((await call('POST', '/api/v1/evidence/export', { format: 'zip' })).status, 400)
+
+const health = await fetch(`${base}/healthz`)
+assert.deepEqual(Object.keys(await health.json()).sort(), ['status', 'version'])
+assert.deepEqual(Object.keys((await (await fetch(`${base}/version`)).json())).sort(), ['build_time', 'commit', 'go_version', 'version'])
+const lost = await call('GET', '/api/v1/nothing')
+assert.deepEqual([lost.status, lost.json.error.type], [404, 'not_found'])
+assert.equal((await call('GET', '/api/v1/proofgraph/sessions', undefined, 'nobody')).json.error.type, 'authentication_error')
 console.log(`ok ${id}`)

@@ -12,7 +12,7 @@ use warrant_govern::live::{Live, TokenFile};
 use warrant_plane::doors::{Hall, in_front_of};
 use warrant_plane::store::RunFilter;
 use warrant_protocol::verify::verify_slice;
-use warrant_protocol::{KeyRole, RunState, TrustedKeys};
+use warrant_protocol::{KeyRole, RunState, SigningKey, TrustedKeys};
 use warrant_sandbox::Namespace;
 
 /// A home with doors on a port of its own.
@@ -34,7 +34,8 @@ impl House {
         let live = Arc::new(Live::open(Arc::clone(&desk), Arc::new(Namespace::new())).unwrap());
         let file = TokenFile::of(desk.plane().home().root());
         let tokens = [file.issue("one").unwrap(), file.issue("two").unwrap()];
-        let hall = Hall { workshop: Arc::clone(&live) as _, keeper: Arc::new(file) };
+        let hall =
+            Hall { workshop: Arc::clone(&live) as _, keeper: Arc::new(file), examiner: None };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
@@ -67,6 +68,9 @@ impl House {
             .and(KeyRole::Plane, home.plane_key().public().clone())
             .and(KeyRole::Runner, home.plane_key().public().clone())
             .and(KeyRole::Runner, home.runner_key().public().clone());
+        let approvers = home.approvers().unwrap();
+        let trusted =
+            approvers.into_iter().fold(trusted, |all, key| all.and(KeyRole::Approver, key));
         let filter = RunFilter { limit: Some(1000), ..RunFilter::default() };
         let mut runs = plane.store().list(&filter).unwrap().runs;
         // What waits for people has no end yet.
@@ -189,7 +193,9 @@ fn the_opensandbox_sdk_for_python_works_by_environment_alone() {
 #[test]
 fn a_helm_decision_counts_once_for_its_command_and_sandbox() {
     let house = House::open();
-    check(&house, NODE, &["helm.mjs"]);
+    let key = SigningKey::from_seed(&[7; 32]);
+    house.desk.plane().home().add_approver("ann", key.public()).unwrap();
+    check(&house, NODE, &["helm.mjs", &key.to_secret_pem()]);
     let stored = house.home.path().join("home/data");
     let found = Command::new("grep").args(["-rl", "never-stored-value"]).arg(stored).output();
     assert_eq!(String::from_utf8_lossy(&found.unwrap().stdout), "", "values of variables are kept");

@@ -51,13 +51,19 @@ pub(super) fn file(
 /// Has a change judged and leaves its receipt; nothing else happens.
 pub(super) fn note(shared: &Shared, ask: &Ask) -> Result<RunId, WorkshopError> {
     let run = permitted(shared.desk.permit(ask))?;
+    noted(shared, (&run, ask))?;
+    Ok(run)
+}
+
+/// Leaves the receipt of something permitted; nothing else happens.
+pub(super) fn noted(shared: &Shared, (run, ask): (&RunId, &Ask)) -> Result<(), WorkshopError> {
     let isolation = shared.backend.isolation();
     let entries = FileAnswer::Entries(Vec::new());
     let work = Work { isolation, slot: Mutex::new(None), act: &|_| Ok(entries.clone()) };
-    let ended = perform(shared, (&run, ask), &work)?;
+    let ended = perform(shared, (run, ask), &work)?;
     match ended.outcome.is_success() {
-        true => Ok(run),
-        false => Err(WorkshopError::Refused { run, message: ended.message }),
+        true => Ok(()),
+        false => Err(WorkshopError::Refused { run: run.clone(), message: ended.message }),
     }
 }
 
@@ -81,6 +87,7 @@ pub(super) fn permitted(permit: Result<Permit, DeskError>) -> Result<RunId, Work
 pub(super) fn judge_unwrapped(
     shared: &Shared,
     (raw, inner): (&Ask, &Ask),
+    approval: Option<&RunId>,
 ) -> Result<(), WorkshopError> {
     let decide = |ask: &Ask| {
         let judgment = shared.desk.judge(ask).map_err(|_| WorkshopError::Failed)?;
@@ -90,6 +97,7 @@ pub(super) fn judge_unwrapped(
     match (decision, decide(raw)?.0) {
         // People are asked about the form that came, which says the same.
         (Decision::Allow, _) | (Decision::Ask, Decision::Ask) => Ok(()),
+        (Decision::Ask, _) if approval.is_some() => Ok(()),
         (Decision::Ask | Decision::Deny, _) => {
             // Judged once more, so that the refusal leaves its evidence.
             let run = match permitted(shared.desk.permit(inner)) {

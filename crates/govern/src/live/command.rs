@@ -23,7 +23,7 @@ use super::backend::Standing;
 use super::calls::{judge_unwrapped, permitted};
 use super::files::{self, Ground};
 use super::sandbox::{Living, limits_of};
-use super::{Shared, now};
+use super::{Shared, decide, now};
 use crate::ask::Ask;
 use crate::desk::Hands;
 
@@ -57,9 +57,12 @@ pub(super) fn start(
     asks::check_values(&private)?;
     let ask = asks::ask(&place, &wish)?;
     if let Some(inner) = asks::unwrapped(&place, &wish)? {
-        judge_unwrapped(shared, (&ask, &inner))?;
+        judge_unwrapped(shared, (&ask, &inner), start.approved.as_ref())?;
     }
-    let run = permitted(shared.desk.permit(&ask))?;
+    let run = match &start.approved {
+        None => permitted(shared.desk.permit(&ask))?,
+        Some(approval) => decide::approved(shared, &ask, approval)?,
+    };
     let (grip, stdin) = Reins::new(&start).map_err(|_| WorkshopError::Failed)?;
     let cancel = grip.cancel.clone();
     let facts = ProcessFacts {

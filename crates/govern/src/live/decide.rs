@@ -1,10 +1,9 @@
-//! Decisions about commands that are executed by a later call: judged in every form, kept, signed.
+//! Decisions about commands that are executed by a later call: judged in every form, and kept.
 
-use serde_json::json;
 use warrant_plane::doors::{Decided, Verdict, WorkshopError};
 use warrant_plane::random;
-use warrant_plane::{Judgment, Reception, Submission};
-use warrant_protocol::{Decision, Digest, RunId, canonicalize};
+use warrant_plane::{Judgment, Reception, Submission, reception::APPROVAL_WAIT_MS};
+use warrant_protocol::{Decision, RunId};
 
 use super::Shared;
 use super::asks::{self, Wish};
@@ -13,6 +12,8 @@ use super::sandbox::{Living, plain_wish, words};
 use crate::ask::Ask;
 
 /// Judges a command as its words, as the line they make and as what that was meant to run.
+///
+/// One no is a no. If a form is to be asked about, people are asked once, about the line.
 pub(super) fn decide(
     shared: &Shared,
     living: &Living,
@@ -23,38 +24,105 @@ pub(super) fn decide(
     let line = words(&["bash", "-c", &argv.join(" ")]);
     let hosts = living.hosts();
     let wish = |argv| Wish { hosts: &hosts, ..plain_wish(argv) };
-    let mut forms = vec![asks::ask(&place, &wish(argv))?, asks::ask(&place, &wish(&line))?];
+    let mut forms = vec![asks::ask(&place, &wish(&line))?, asks::ask(&place, &wish(argv))?];
     forms.extend(asks::unwrapped(&place, &wish(&line))?);
+    let mut asked: Option<Judgment> = None;
     for form in &forms {
         let judgment = shared.desk.judge(form).map_err(|_| WorkshopError::Failed)?;
-        if judgment.summary.decision != Decision::Allow {
-            return refused(shared, living, (form, judgment));
+        match judgment.summary.decision {
+            Decision::Allow => {}
+            Decision::Deny => return denied(shared, form),
+            Decision::Ask => asked = Some(merged(asked, judgment)),
         }
     }
-    let told = words(&["sandbox", "decide", &living.id]);
-    let note = Some(format!("allowed once: {}", argv.join(" ")));
-    let ask = asks::ask(&place, &Wish { note, ..wish(&told) })?;
-    let run = calls::note(shared, &ask)?;
-    signed(shared, living, (run, Verdict::Allowed, Vec::new()))
+    let Some(line) = forms.first() else { return Err(WorkshopError::Failed) };
+    let Some(judgment) = asked else {
+        let told = words(&["sandbox", "decide", &living.id]);
+        let note = Some(format!("allowed once: {}", argv.join(" ")));
+        let ask = asks::ask(&place, &Wish { note, ..wish(&told) })?;
+        let run = calls::note(shared, &ask)?;
+        return decided(run, Verdict::Allowed, Vec::new());
+    };
+    let approved = shared.desk.approved_twin(line).map_err(|_| WorkshopError::Failed)?;
+    if let Some(run) = approved {
+        // What people approved is used up here; the execution relies on this run.
+        calls::noted(shared, (&run, line))?;
+        return Ok(Decided { is_approved: true, ..decided(run, Verdict::Allowed, Vec::new())? });
+    }
+    let reasons = judgment.summary.reasons.clone();
+    match submit(shared, line, (judgment, APPROVAL_WAIT_MS))? {
+        Reception::AwaitingApproval { run, .. } | Reception::Repeated { run } => {
+            decided(run, Verdict::Waiting, reasons)
+        }
+        Reception::Denied { run, .. } => decided(run, Verdict::Denied, reasons),
+        Reception::Queued { .. } => Err(WorkshopError::Failed),
+    }
 }
 
-/// Leaves the evidence of a refusal.
-fn refused(
-    shared: &Shared,
-    living: &Living,
-    (form, judgment): (&Ask, Judgment),
-) -> Result<Decided, WorkshopError> {
-    let reasons = judgment.summary.reasons;
+fn decided(run: RunId, verdict: Verdict, reasons: Vec<String>) -> Result<Decided, WorkshopError> {
+    let at = random::now().map_err(|_| WorkshopError::Failed)?;
+    Ok(Decided { run, verdict, reasons, is_approved: false, at })
+}
+
+/// Everybody whom one of the forms needs is asked.
+fn merged(before: Option<Judgment>, judgment: Judgment) -> Judgment {
+    let Some(mut before) = before else { return judgment };
+    for reason in judgment.summary.reasons {
+        if !before.summary.reasons.contains(&reason) {
+            before.summary.reasons.push(reason);
+        }
+    }
+    for wanted in judgment.requirements {
+        if !before.requirements.iter().any(|known| known.name == wanted.name) {
+            before.requirements.push(wanted);
+        }
+    }
+    before
+}
+
+/// Leaves the evidence of a no.
+fn denied(shared: &Shared, form: &Ask) -> Result<Decided, WorkshopError> {
     match permitted(shared.desk.permit(form)) {
-        Err(WorkshopError::Denied { run, reasons }) => {
-            signed(shared, living, (run, Verdict::Denied, reasons))
-        }
-        Err(WorkshopError::Waiting { run, reasons }) => {
-            signed(shared, living, (run, Verdict::Waiting, reasons))
-        }
-        // Approved since: still no allow of this call, whose forms are judged together.
-        Ok(run) => signed(shared, living, (run, Verdict::Waiting, reasons)),
+        Err(WorkshopError::Denied { run, reasons }) => decided(run, Verdict::Denied, reasons),
+        // The policy changed meanwhile: no allow of this call, whose forms are judged together.
+        Err(WorkshopError::Waiting { run, reasons }) => decided(run, Verdict::Waiting, reasons),
+        Ok(run) => decided(run, Verdict::Waiting, Vec::new()),
         Err(other) => Err(other),
+    }
+}
+
+fn submit(
+    shared: &Shared,
+    ask: &Ask,
+    (judgment, approval_wait_ms): (Judgment, u64),
+) -> Result<Reception, WorkshopError> {
+    let submission = Submission {
+        request: ask.request.clone(),
+        principal: ask.principal.clone(),
+        idempotency_key: None,
+        approval_wait_ms,
+    };
+    let received = shared.desk.plane().submit(submission, |_| judgment);
+    received.map_err(|_| WorkshopError::Failed)
+}
+
+/// Returns the run of a command that people approved as `approval`: where policy would ask, they
+/// have answered; where it says no, it is no.
+pub(super) fn approved(
+    shared: &Shared,
+    ask: &Ask,
+    approval: &RunId,
+) -> Result<RunId, WorkshopError> {
+    let mut judgment = shared.desk.judge(ask).map_err(|_| WorkshopError::Failed)?;
+    if judgment.summary.decision != Decision::Ask {
+        return permitted(shared.desk.permit(ask));
+    }
+    judgment.summary.decision = Decision::Allow;
+    judgment.summary.reasons.push(format!("people approved this command as {approval}"));
+    judgment.requirements.clear();
+    match submit(shared, ask, (judgment, 1))? {
+        Reception::Queued { run } => Ok(run),
+        _ => Err(WorkshopError::Failed),
     }
 }
 
@@ -66,50 +134,12 @@ pub(super) fn refuse(
 ) -> Result<RunId, WorkshopError> {
     let place = living.place(shared);
     let ask = asks::ask(&place, &plain_wish(argv))?;
-    let submission = Submission {
-        request: ask.request.clone(),
-        principal: ask.principal.clone(),
-        idempotency_key: None,
-        approval_wait_ms: 1,
-    };
     let mut judgment = shared.desk.judge(&ask).map_err(|_| WorkshopError::Failed)?;
     judgment.summary.decision = Decision::Deny;
     judgment.summary.reasons = vec!["no decision allows this execution".to_owned()];
     judgment.requirements.clear();
-    match shared.desk.plane().submit(submission, |_| judgment) {
-        Ok(Reception::Denied { run, .. }) => Ok(run),
+    match submit(shared, &ask, (judgment, 1))? {
+        Reception::Denied { run, .. } => Ok(run),
         _ => Err(WorkshopError::Failed),
     }
-}
-
-/// Signs a decision over canonical JSON, with a clock that never stands still.
-fn signed(
-    shared: &Shared,
-    living: &Living,
-    (run, verdict, reasons): (RunId, Verdict, Vec<String>),
-) -> Result<Decided, WorkshopError> {
-    let plane = shared.desk.plane();
-    let failed = |_| WorkshopError::Failed;
-    let lamport = plane.store().tick(&format!("helm:{}", living.id)).map_err(failed)?;
-    let at = random::now().map_err(|_| WorkshopError::Failed)?;
-    let receipt = plane.store().receipt(&run).map_err(failed)?;
-    let node = Digest::of(receipt.unwrap_or_else(|| run.to_string()).as_bytes());
-    let word = match verdict {
-        Verdict::Allowed => "ALLOW",
-        Verdict::Denied => "DENY",
-        Verdict::Waiting => "ASK",
-    };
-    let told = json!({
-        "version": "warrant.decision.v1",
-        "run": run.as_str(),
-        "sandbox": living.id,
-        "decision": word,
-        "reasons": reasons,
-        "lamport": lamport,
-        "node": node.to_string(),
-        "at": at.to_string(),
-    });
-    let signature = plane.home().plane_key().sign(canonicalize(&told).as_bytes());
-    let signature = signature.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(Decided { run, verdict, reasons, lamport, node, signature, at })
 }

@@ -4,8 +4,16 @@
 //! that nothing links to the answer. Here an allow is a grant: good for one execution, of that
 //! exact command, in that sandbox, within a minute. Executing without one, twice or with another
 //! command is refused and recorded. Everything that is no allow is told as a denial.
+//!
+//! Everything done in a sandbox is a record of its session, signed and chained (`records`); the
+//! rest of that SDK's surface reads them back (`reading`).
 
-use std::collections::HashMap;
+mod evidence;
+mod pack;
+mod reading;
+mod records;
+
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,14 +24,16 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use axum::routing::{any, delete, get, post};
 use serde_json::{Map, Value, json};
-use warrant_protocol::Digest;
 use warrant_protocol::request::ActorRef;
+use warrant_protocol::{Digest, RunId};
 
+use self::records::{Entry, Kind};
 use crate::doors::reply::{self, number, text, texts, unknown_member};
 use crate::doors::{
     ChunkStream, Decided, DoorName, FileAnswer, FileCall, FileFault, Hall, Reach, Sandbox, Start,
     Verdict, Wanted, WorkshopError,
 };
+use crate::store::RecordRow;
 
 /// Where a sandbox's home is.
 const HOME: &str = "/home/daytona";
@@ -32,22 +42,35 @@ const USER: &str = "daytona";
 /// How long a grant may wait for its execution.
 const GRANT_LIFE: Duration = Duration::from_secs(60);
 /// More grants than this do not wait at once.
-const MOST_GRANTS: usize = 10_000;
+const MOST_GRANTS: usize = 200_000;
 
 /// What this door remembers besides what the workshop does.
 #[derive(Clone)]
 struct Desk {
     hall: Hall,
     grants: Arc<Mutex<Grants>>,
+    exams: reading::Exams,
 }
 
-/// Grants by sandbox and command: each until when it is good.
-type Grants = HashMap<(String, String), Vec<Instant>>;
+/// Grants by sandbox and command, oldest first.
+#[derive(Debug, Default)]
+struct Grants {
+    by_command: HashMap<(String, String), VecDeque<Grant>>,
+    waiting: usize,
+}
+
+/// A decision that waits for its execution.
+#[derive(Debug, Clone)]
+struct Grant {
+    until: Instant,
+    decision: RunId,
+    is_approved: bool,
+}
 
 /// Returns the routes.
 pub fn router(hall: Hall) -> Router {
-    let desk = Desk { hall, grants: Arc::default() };
-    Router::new()
+    let desk = Desk { hall, grants: Arc::default(), exams: reading::Exams::default() };
+    reading::routes()
         .route("/v1/chat/completions", post(decide))
         .route("/sandbox", post(create))
         .route("/sandbox/{id}", delete(destroy))
@@ -136,21 +159,46 @@ async fn decide(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Re
         Ok(intent) => intent,
         Err(message) => return invalid(&message),
     };
-    let Intent { sandbox, argv, model } = intent;
-    let command = argv.join(" ");
-    let key = (sandbox.clone(), command.clone());
-    let arguments = json!({ "sandbox_id": sandbox, "command": argv }).to_string();
-    let decided = desk.hall.ask(move |workshop| workshop.decide(&guest, &sandbox, &argv)).await;
-    let decided = match decided {
+    let key = (intent.sandbox.clone(), intent.argv.join(" "));
+    let decided = desk.hall.ask(move |workshop| {
+        let decided = workshop.decide(&guest, &intent.sandbox, &intent.argv)?;
+        let text = completion(&decided, &intent);
+        let entry = Entry {
+            verdict: decided.verdict,
+            reason: reason(decided.verdict),
+            reasons: decided.reasons.clone(),
+            command: Some(Digest::of(intent.argv.join(" ").as_bytes())),
+            output: Some(Digest::of(text.as_bytes())),
+            ..Entry::allowed(Kind::Decision, decided.run.clone())
+        };
+        // INVARIANT: what is not recorded was not allowed.
+        let record = records::keep(workshop.plane(), (&intent.sandbox, &guest), entry)?;
+        let asked = (decided.verdict == Verdict::Waiting)
+            .then(|| reading::intent_hash(workshop.plane(), &decided.run));
+        Ok((decided, record, text, asked.flatten()))
+    });
+    let (decided, record, text, asked) = match decided.await {
         Ok(decided) => decided,
         Err(refusal) => return error(&refusal),
     };
-    if decided.verdict == Verdict::Allowed && !desk.grant(key) {
+    if decided.verdict == Verdict::Allowed && !desk.grant(key, &decided) {
         let text = "too many grants wait for their execution";
         let full = ("DENY_BUDGET_EXCEEDED", text);
         return fault(StatusCode::TOO_MANY_REQUESTS, "permission_denied", full);
     }
-    completion(&decided, &model, &arguments)
+    let mut response = answer(&decided, &record, text);
+    if let Some(hash) = asked {
+        set(&mut response, "x-helm-intent-hash", &hash.to_string());
+    }
+    response
+}
+
+const fn reason(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allowed => "ALLOW",
+        Verdict::Denied => "DENY_POLICY_VIOLATION",
+        Verdict::Waiting => "DENY_APPROVAL_REQUIRED",
+    }
 }
 
 /// Reads the intent inside the message. Values of variables are not even looked at.
@@ -173,75 +221,120 @@ fn intent(body: &Map<String, Value>) -> Result<Intent, String> {
     Ok(Intent { sandbox, argv, model })
 }
 
-fn completion(decided: &Decided, model: &str, arguments: &str) -> Response {
+/// Returns the body of the answer to an intent.
+fn completion(decided: &Decided, intent: &Intent) -> String {
     let is_allowed = decided.verdict == Verdict::Allowed;
-    let said = match is_allowed {
-        true => "approved".to_owned(),
-        false => decided.reasons.join("; "),
-    };
     let message = match is_allowed {
-        true => json!({ "role": "assistant", "content": null, "tool_calls": [{
-            "id": format!("call_{}", decided.run.as_str()),
-            "type": "function",
-            "function": { "name": "sandbox_exec", "arguments": arguments },
-        }] }),
-        false => json!({ "role": "assistant", "content": said }),
+        true => {
+            let arguments = json!({ "sandbox_id": intent.sandbox, "command": intent.argv });
+            json!({ "role": "assistant", "content": null, "tool_calls": [{
+                "id": format!("call_{}", decided.run.as_str()),
+                "type": "function",
+                "function": { "name": "sandbox_exec", "arguments": arguments.to_string() },
+            }] })
+        }
+        false => json!({ "role": "assistant", "content": refusal(decided) }),
     };
     let finish = if is_allowed { "tool_calls" } else { "stop" };
     let body = json!({
         "id": format!("chatcmpl-{}", decided.run.as_str()),
         "object": "chat.completion",
         "created": decided.at.unix_ms() / 1000,
-        "model": model,
+        "model": intent.model,
         "choices": [{ "index": 0, "message": message, "finish_reason": finish }],
         "usage": { "prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0 },
     });
-    let reason = match decided.verdict {
-        Verdict::Allowed => "ALLOW",
-        Verdict::Denied => "DENY_POLICY_VIOLATION",
-        Verdict::Waiting => "DENY_APPROVAL_REQUIRED",
-    };
-    let text = body.to_string();
+    body.to_string()
+}
+
+/// Returns why not, for the person who reads it.
+fn refusal(decided: &Decided) -> String {
+    let reasons = decided.reasons.join("; ");
+    match decided.verdict {
+        Verdict::Waiting => {
+            let run = &decided.run;
+            format!("waits for approval, then ask again: warrant approve {run}; {reasons}")
+        }
+        Verdict::Allowed | Verdict::Denied => reasons,
+    }
+}
+
+fn answer(decided: &Decided, record: &RecordRow, text: String) -> Response {
+    let is_allowed = decided.verdict == Verdict::Allowed;
     let hash = Digest::of(text.as_bytes()).to_string();
     let mut response = reply::bytes(StatusCode::OK, "application/json", text.into_bytes());
     set(&mut response, "x-helm-status", if is_allowed { "APPROVED" } else { "DENIED" });
-    set(&mut response, "x-helm-reason-code", reason);
+    set(&mut response, "x-helm-reason-code", reason(decided.verdict));
     set(&mut response, "x-helm-receipt-id", decided.run.as_str());
     set(&mut response, "x-helm-decision-id", decided.run.as_str());
-    set(&mut response, "x-helm-lamport-clock", &decided.lamport.to_string());
-    set(&mut response, "x-helm-proofgraph-node", &decided.node.to_string());
+    set(&mut response, "x-helm-lamport-clock", &record.lamport.to_string());
+    set(&mut response, "x-helm-proofgraph-node", &record.hash.to_string());
     set(&mut response, "x-helm-output-hash", &hash);
-    set(&mut response, "x-helm-signature", &decided.signature);
+    set(&mut response, "x-helm-signature", &record.signature);
     set(&mut response, "x-helm-tool-calls", if is_allowed { "1" } else { "0" });
     reply::with_receipt(response, Some(&decided.run))
 }
 
 impl Desk {
     /// Keeps a grant; false when too many wait.
-    fn grant(&self, key: (String, String)) -> bool {
+    fn grant(&self, key: (String, String), decided: &Decided) -> bool {
         let now = Instant::now();
         let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
-        if grants.len() >= MOST_GRANTS {
-            grants.retain(|_, until| until.iter().any(|until| *until > now));
+        if grants.waiting >= MOST_GRANTS {
+            grants.tidy(now);
         }
-        if grants.len() >= MOST_GRANTS {
+        if grants.waiting >= MOST_GRANTS {
             return false;
         }
-        grants.entry(key).or_default().push(now + GRANT_LIFE);
+        let (decision, is_approved) = (decided.run.clone(), decided.is_approved);
+        let grant = Grant { until: now + GRANT_LIFE, decision, is_approved };
+        grants.by_command.entry(key).or_default().push_back(grant);
+        grants.waiting += 1;
         true
     }
 
-    /// Uses a grant up; false when there is none that is still good.
-    fn redeem(&self, key: &(String, String)) -> bool {
+    /// Does a call on files and records it.
+    async fn file(
+        &self,
+        (guest, sandbox): (ActorRef, Sandbox),
+        call: FileCall,
+    ) -> Result<(FileAnswer, RunId), WorkshopError> {
+        let done = self.hall.ask(move |workshop| {
+            let (answer, run) = workshop.file(&guest, &sandbox.id, call)?;
+            let entry = Entry::allowed(Kind::File, run.clone());
+            records::keep(workshop.plane(), (&sandbox.id, &guest), entry)?;
+            Ok((answer, run))
+        });
+        done.await
+    }
+
+    /// Uses a grant up; nothing when there is none that is still good.
+    fn redeem(&self, key: &(String, String)) -> Option<Grant> {
         let now = Instant::now();
         let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(waiting) = grants.get_mut(key) else { return false };
-        waiting.retain(|until| *until > now);
-        let found = waiting.pop().is_some();
-        if waiting.is_empty() {
-            grants.remove(key);
+        loop {
+            // The oldest come first, so that whatever is behind a good one is good, too.
+            let oldest = grants.by_command.get_mut(key)?.pop_front();
+            let Some(oldest) = oldest else {
+                grants.by_command.remove(key);
+                return None;
+            };
+            grants.waiting -= 1;
+            if oldest.until > now {
+                return Some(oldest);
+            }
         }
-        found
+    }
+}
+
+impl Grants {
+    /// Forgets what waited too long.
+    fn tidy(&mut self, now: Instant) {
+        self.by_command.retain(|_, waiting| {
+            waiting.retain(|grant| grant.until > now);
+            !waiting.is_empty()
+        });
+        self.waiting = self.by_command.values().map(VecDeque::len).sum();
     }
 }
 
@@ -278,7 +371,13 @@ async fn create(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Re
         home: HOME.to_owned(),
         user: USER.to_owned(),
     };
-    match desk.hall.ask(move |workshop| workshop.create(&guest, wanted)).await {
+    let created = desk.hall.ask(move |workshop| {
+        let sandbox = workshop.create(&guest, wanted)?;
+        let entry = Entry::allowed(Kind::Create, sandbox.run.clone());
+        records::keep(workshop.plane(), (&sandbox.id, &guest), entry)?;
+        Ok(sandbox)
+    });
+    match created.await {
         Ok(sandbox) => {
             let body = json!({ "sandboxId": sandbox.id, "id": sandbox.id, "state": "started" });
             reply::with_receipt(reply::json(StatusCode::OK, &body), Some(&sandbox.run))
@@ -302,7 +401,8 @@ async fn destroy(State(desk): State<Desk>, headers: HeaderMap, Path(id): Path<St
     };
     {
         let mut grants = desk.grants.lock().unwrap_or_else(PoisonError::into_inner);
-        grants.retain(|(of, _), _| *of != sandbox.id);
+        grants.by_command.retain(|(of, _), _| *of != sandbox.id);
+        grants.tidy(Instant::now());
     }
     match desk.hall.ask(move |workshop| workshop.destroy(&guest, &sandbox.id)).await {
         Ok(run) => reply::with_receipt(reply::json(StatusCode::OK, &json!({})), Some(&run)),
@@ -324,17 +424,13 @@ async fn execute(
         Ok(wish) => wish,
         Err(message) => return invalid(&message),
     };
-    let (command, start) = wish;
+    let (command, mut start) = wish;
     // SECURITY: the decision is bound to the sandbox and the exact command, and counts once.
-    if !desk.redeem(&(sandbox.id.clone(), command)) {
-        let argv = start.argv.clone();
-        let refused = desk.hall.ask(move |workshop| workshop.refuse(&guest, &sandbox.id, &argv));
-        let run = refused.await.ok();
-        let text = "no decision allows this very command in this sandbox, or it was used already";
-        let reason = ("DENY_IDEMPOTENCY_DUPLICATE", text);
-        let response = fault(StatusCode::FORBIDDEN, "permission_denied", reason);
-        return reply::with_receipt(response, run.as_ref());
-    }
+    let Some(grant) = desk.redeem(&(sandbox.id.clone(), command.clone())) else {
+        return refuse(&desk, (guest, sandbox), (command, start)).await;
+    };
+    start.approved = grant.is_approved.then(|| grant.decision.clone());
+    let (session, holder) = (sandbox.id.clone(), guest.clone());
     let started = desk.hall.ask(move |workshop| workshop.start(&guest, &sandbox.id, start)).await;
     let process = match started {
         Ok(process) => process,
@@ -342,18 +438,60 @@ async fn execute(
     };
     let end = process.wait().await;
     let run = process.facts().run.clone();
-    let Some(code) = end.exit_code() else {
-        return error(&WorkshopError::Refused { run, message: end.message });
+    let (text, is_told) = match end.exit_code() {
+        Some(code) => {
+            let took = end.at.unix_ms().saturating_sub(process.facts().started_at.unix_ms());
+            let body = json!({
+                "output": process.text(Some(ChunkStream::Stdout)),
+                "errors": process.text(Some(ChunkStream::Stderr)),
+                "exitCode": if end.is_timeout() { 124 } else { code },
+                "timedOut": end.is_timeout(),
+                "durationMs": took,
+            });
+            (body.to_string(), true)
+        }
+        None => (end.message.clone(), false),
     };
-    let took = end.at.unix_ms().saturating_sub(process.facts().started_at.unix_ms());
-    let body = json!({
-        "output": process.text(Some(ChunkStream::Stdout)),
-        "errors": process.text(Some(ChunkStream::Stderr)),
-        "exitCode": if end.is_timeout() { 124 } else { code },
-        "timedOut": end.is_timeout(),
-        "durationMs": took,
+    let entry = Entry {
+        decision: Some(grant.decision),
+        command: Some(Digest::of(command.as_bytes())),
+        output: Some(Digest::of(text.as_bytes())),
+        ..Entry::allowed(Kind::Execution, run.clone())
+    };
+    let kept =
+        desk.hall.ask(move |workshop| records::keep(workshop.plane(), (&session, &holder), entry));
+    if let Err(refusal) = kept.await {
+        return error(&refusal);
+    }
+    if !is_told {
+        return error(&WorkshopError::Refused { run, message: end.message });
+    }
+    let response = reply::bytes(StatusCode::OK, "application/json", text.into_bytes());
+    reply::with_receipt(response, Some(&run))
+}
+
+/// Refuses an execution that no decision allows, and records it.
+async fn refuse(
+    desk: &Desk,
+    (guest, sandbox): (ActorRef, Sandbox),
+    (command, start): (String, Start),
+) -> Response {
+    const REASON: &str = "DENY_IDEMPOTENCY_DUPLICATE";
+    let text = "no decision allows this very command in this sandbox, or it was used already";
+    let refused = desk.hall.ask(move |workshop| {
+        let run = workshop.refuse(&guest, &sandbox.id, &start.argv)?;
+        let entry = Entry {
+            verdict: Verdict::Denied,
+            reason: REASON,
+            command: Some(Digest::of(command.as_bytes())),
+            ..Entry::allowed(Kind::Refusal, run.clone())
+        };
+        records::keep(workshop.plane(), (&sandbox.id, &guest), entry)?;
+        Ok(run)
     });
-    reply::with_receipt(reply::json(StatusCode::OK, &body), Some(&run))
+    let run = refused.await.ok();
+    let response = fault(StatusCode::FORBIDDEN, "permission_denied", (REASON, text));
+    reply::with_receipt(response, run.as_ref())
 }
 
 fn wish(body: &Map<String, Value>) -> Result<(String, Start), String> {
@@ -375,6 +513,7 @@ fn wish(body: &Map<String, Value>) -> Result<(String, Start), String> {
         stdin: false,
         terminal: None,
         tag: None,
+        approved: None,
     };
     Ok((command, start))
 }
@@ -393,7 +532,7 @@ async fn read_file(
     };
     let Some(path) = query.get("path").cloned() else { return invalid("path is missing") };
     let read = FileCall::Read { path };
-    match desk.hall.ask(move |workshop| workshop.file(&guest, &sandbox.id, read)).await {
+    match desk.file((guest, sandbox), read).await {
         Ok((FileAnswer::Content(content), run)) => {
             let response = reply::bytes(StatusCode::OK, "application/octet-stream", content);
             reply::with_receipt(response, Some(&run))
@@ -415,7 +554,7 @@ async fn write_file(
     };
     let Some(path) = query.get("path").cloned() else { return invalid("path is missing") };
     let write = FileCall::Write { path, content, mode: None };
-    match desk.hall.ask(move |workshop| workshop.file(&guest, &sandbox.id, write)).await {
+    match desk.file((guest, sandbox), write).await {
         Ok((_, run)) => reply::with_receipt(reply::json(StatusCode::OK, &json!({})), Some(&run)),
         Err(refusal) => error(&refusal),
     }

@@ -15,6 +15,7 @@ use thiserror::Error;
 use warrant_protocol::request::ActorRef;
 use warrant_protocol::{RunId, Timestamp};
 
+use crate::EmbeddedPlane;
 use crate::doors::process::Process;
 
 /// Through which door a call came.
@@ -144,6 +145,8 @@ pub struct Start {
     pub terminal: Option<Terminal>,
     /// The client's own name for it.
     pub tag: Option<String>,
+    /// The run in which people approved this very command, for this one start.
+    pub approved: Option<RunId>,
 }
 
 /// The size of a terminal.
@@ -348,6 +351,9 @@ impl WorkshopError {
 
 /// Keeps living sandboxes. Callers see only their own.
 pub trait Workshop: Send + Sync {
+    /// Returns the plane that keeps the evidence of everything done here.
+    fn plane(&self) -> &EmbeddedPlane;
+
     /// Makes a sandbox.
     ///
     /// # Errors
@@ -475,7 +481,7 @@ pub enum EndsCommands {
     No,
 }
 
-/// A decision about a command, kept and signed.
+/// A decision about a command; its run is kept.
 #[derive(Debug, Clone)]
 pub struct Decided {
     /// The run with the record.
@@ -484,12 +490,8 @@ pub struct Decided {
     pub verdict: Verdict,
     /// Every reason against it.
     pub reasons: Vec<String>,
-    /// Larger with every decision about the same sandbox, also after a restart.
-    pub lamport: u64,
-    /// The digest of the record.
-    pub node: warrant_protocol::Digest,
-    /// The plane's signature over the canonical JSON of the decision, in hex.
-    pub signature: String,
+    /// Whether policy asked and people said yes: the execution may then rely on that.
+    pub is_approved: bool,
     /// When.
     pub at: Timestamp,
 }

@@ -209,6 +209,20 @@ impl Store {
         })
     }
 
+    /// Returns the queued runs of exactly this request.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be read.
+    pub fn queued(&self, request_hash: &Digest) -> Result<Vec<RunRow>, StoreError> {
+        self.read(|connection| {
+            let sql = format!(
+                "SELECT {COLUMNS} FROM runs WHERE state = 'queued'
+                 AND request_hash = ? ORDER BY runs.seq"
+            );
+            collect(connection, &sql, params![request_hash.as_bytes()])
+        })
+    }
+
     /// Returns the chain of a run, in order.
     ///
     /// # Errors

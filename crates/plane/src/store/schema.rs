@@ -8,7 +8,7 @@ use super::StoreError;
 use crate::files::FileLock;
 
 /// The schema this program writes.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 const V1: &str = "
 CREATE TABLE runs (
@@ -151,6 +151,33 @@ CREATE TRIGGER runs_last BEFORE DELETE ON runs
 PRAGMA user_version = 2;
 ";
 
+/// What was decided and done in the sessions of foreign clients, in their own order.
+const V3: &str = "
+CREATE TABLE records (
+  session TEXT NOT NULL,
+  lamport INTEGER NOT NULL,
+  owner TEXT NOT NULL,
+  run TEXT NOT NULL,
+  hash BLOB NOT NULL,
+  body TEXT NOT NULL,
+  signature TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  PRIMARY KEY (session, lamport)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX records_by_hash ON records (hash);
+CREATE TABLE sessions (
+  session TEXT PRIMARY KEY,
+  owner TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  lamport INTEGER NOT NULL,
+  count INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX sessions_by_owner ON sessions (owner, created_at DESC, session);
+CREATE TRIGGER records_stay BEFORE UPDATE ON records
+  BEGIN SELECT RAISE(ABORT, 'records are append-only'); END;
+PRAGMA user_version = 3;
+";
+
 /// Brings the database to the schema we write; refuses one that is newer.
 pub(super) fn prepare(
     connection: &Connection,
@@ -166,8 +193,9 @@ pub(super) fn prepare(
     connection.execute_batch("BEGIN IMMEDIATE")?;
     // Another process may have been faster.
     let result = match version(connection)? {
-        0 => connection.execute_batch(V1).and_then(|()| connection.execute_batch(V2)),
-        1 => connection.execute_batch(V2),
+        0 => connection.execute_batch(&[V1, V2, V3].concat()),
+        1 => connection.execute_batch(&[V2, V3].concat()),
+        2 => connection.execute_batch(V3),
         VERSION => Ok(()),
         found => {
             connection.execute_batch("ROLLBACK")?;

@@ -122,7 +122,8 @@ fn wish(body: &Map<String, Value>, argv: Vec<String>) -> Result<Start, String> {
         u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
     });
     let cwd = text(body, "cwd")?.filter(|cwd| !cwd.is_empty());
-    Ok(Start { argv, env, cwd, timeout_ms, stdin: false, terminal: None, tag: None })
+    let (stdin, terminal, tag, approved) = (false, None, None, None);
+    Ok(Start { argv, env, cwd, timeout_ms, stdin, terminal, tag, approved })
 }
 
 type SessionKey = (String, String);

@@ -136,6 +136,7 @@ fn wish(body: &Map<String, Value>, cwd: Option<String>) -> Result<Start, String>
         stdin: false,
         terminal: None,
         tag: None,
+        approved: None,
     })
 }
 
