@@ -1,13 +1,15 @@
 //! The door for agents that speak MCP: eight tools over one workbench.
 //!
-//! Start at [`Server`]; [`serve_stdio`] runs it for one client on standard input and output. Every
-//! call that runs something is a governed run of its own. A denial, a wrong argument and a failing
+//! Start at [`Server`]; [`serve_stdio`] runs it for one client on standard input and output,
+//! [`http`] for the holders of tokens over HTTP. Every call that runs something is a governed run
+//! of its own. A denial, a wrong argument and a failing
 //! program are tool results the model can read; only a call for a tool that does not exist is an
 //! error of the protocol.
 
 mod answer;
 mod arguments;
 mod files;
+pub mod http;
 mod review;
 mod running;
 mod tools;
@@ -23,6 +25,7 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RoleServer, ServiceExt as _};
 use serde_json::Map;
 use thiserror::Error;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use warrant_protocol::RunId;
 use warrant_sandbox::Cancel;
@@ -52,6 +55,8 @@ pub struct Server {
     bench: Arc<Workbench>,
     session: Arc<Session>,
     slots: Arc<Semaphore>,
+    /// Where calls may wait for their programs.
+    workers: Handle,
 }
 
 /// What this client did so far.
@@ -89,11 +94,11 @@ struct Call {
 }
 
 impl Server {
-    /// Returns a server for one client.
+    /// Returns a server for one client; its calls wait for their programs on threads of `workers`.
     #[must_use]
-    pub fn new(bench: Arc<Workbench>) -> Self {
+    pub fn new(bench: Arc<Workbench>, workers: Handle) -> Self {
         let slots = Arc::new(Semaphore::new(CALLS_AT_ONCE));
-        Self { bench, session: Arc::default(), slots }
+        Self { bench, session: Arc::default(), slots, workers }
     }
 
     /// Works on one call, off the conversation's own thread.
@@ -117,7 +122,7 @@ impl Server {
         let server = self.clone();
         // A call that nobody waits for any more is stopped, whichever way that comes about.
         let _guard = StopOnDrop(cancel.clone());
-        let mut work = tokio::task::spawn_blocking(move || server.work(tool, call));
+        let mut work = self.workers.spawn_blocking(move || server.work(tool, call));
         let mut told = Told { seconds: 0.0, capture };
         let mut beat = tokio::time::interval(PROGRESS);
         beat.tick().await;
@@ -241,7 +246,7 @@ impl ServerHandler for Server {
 pub fn serve_stdio(bench: Arc<Workbench>) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async {
-        let server = Server::new(bench);
+        let server = Server::new(bench, Handle::current());
         let streams = rmcp::transport::io::stdio_pipes();
         let running =
             server.serve(streams).await.map_err(|error| ServeError::Begin(Box::new(error)))?;

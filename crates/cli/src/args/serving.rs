@@ -37,9 +37,13 @@ pub(crate) struct PlaneStart {
     /// Serve without TLS on an address that others can reach
     #[arg(long)]
     pub(crate) insecure_plaintext: bool,
-    /// Open the doors for E2B, Daytona, OpenSandbox and HELM clients; see warrant doors issue --help
+    /// Open the doors for E2B, Daytona, OpenSandbox, HELM and MCP clients; see warrant doors issue
+    /// --help
     #[arg(long)]
     pub(crate) doors: bool,
+    /// A name under which MCP clients reach this machine, besides localhost (can be repeated)
+    #[arg(long, value_name = "NAME", requires = "doors")]
+    pub(crate) door_host: Vec<String>,
     /// How much to log to stderr, as JSON lines: error, warn, info, debug or off
     #[arg(long, value_name = "LEVEL", env = "LOG_LEVEL", default_value = "warn")]
     pub(crate) log: String,

@@ -12,6 +12,7 @@ use signal_hook::iterator::Signals;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use warrant_govern::Desk;
+use warrant_govern::mcp::http::Door;
 use warrant_plane::doors::in_front_of;
 use warrant_plane::http::settings::Settings;
 use warrant_plane::http::{PlaneService, Shared, TlsFiles, keep_house, router, serve, tls};
@@ -45,7 +46,8 @@ fn start(home: Option<&Path>, arguments: &PlaneStart) -> anyhow::Result<Exit> {
         }
         _ => None,
     };
-    let doors = arguments.doors.then(|| super::doors::open(home)).transpose()?;
+    let doors = arguments.doors.then(|| super::doors::open(home, door_hosts(arguments, address)));
+    let doors = doors.transpose()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(DISK_THREADS)
@@ -63,7 +65,10 @@ fn start(home: Option<&Path>, arguments: &PlaneStart) -> anyhow::Result<Exit> {
         let housekeeping = tokio::spawn(keep_house(Arc::clone(&opened.service)));
         let routes = router(Arc::clone(&opened.service));
         let routes = match &doors {
-            Some((_, hall)) => in_front_of(routes, hall),
+            Some(doors) => {
+                tokio::spawn(hang_up(Arc::clone(&doors.mcp), shutdown.clone()));
+                doors.mcp.in_front_of(in_front_of(routes, &doors.hall))
+            }
             None => routes,
         };
         serve(listener, routes, acceptor, shutdown).await.context("the plane cannot serve")?;
@@ -75,6 +80,20 @@ fn start(home: Option<&Path>, arguments: &PlaneStart) -> anyhow::Result<Exit> {
     // Every sandbox that still lives ends with its receipt.
     drop(doors);
     served
+}
+
+/// Returns the names under which clients may reach the doors, besides those of loopback.
+fn door_hosts(arguments: &PlaneStart, address: SocketAddr) -> Vec<String> {
+    let own = (!address.ip().is_unspecified()).then(|| address.ip().to_string());
+    arguments.door_host.iter().cloned().chain(own).collect()
+}
+
+/// Ends conversations when the plane is told to stop, because they do not end by themselves.
+async fn hang_up(door: Arc<Door>, mut shutdown: watch::Receiver<bool>) {
+    // An error means that nobody can tell us to stop any more.
+    if shutdown.wait_for(|is_over| *is_over).await.is_ok() {
+        door.hang_up();
+    }
 }
 
 /// A plane that is ready to serve.

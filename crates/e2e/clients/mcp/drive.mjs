@@ -4,7 +4,8 @@
 //   node drive.mjs http URL [TOKEN] < calls.json
 //
 // calls.json: [{"tool", "arguments", "cancelOnProgress"?}, …], made one after the other.
-// Output: {"server", "instructions", "tools", "results": [{"result"?, "error"?, "progress"}]}.
+// Output: {"server", "instructions", "tools", "results": [{"result"?, "error"?, "progress"}]},
+// or {"refused": {"code", "message"}} when the server takes no conversation.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
@@ -24,7 +25,13 @@ function transport() {
 }
 
 const client = new Client({ name: "driver", version: "1.0.0" });
-await client.connect(transport());
+try {
+  await client.connect(transport());
+} catch (error) {
+  const refused = { code: error.code, message: String(error.message ?? error) };
+  process.stdout.write(JSON.stringify({ refused }));
+  process.exit(0);
+}
 const { tools } = await client.listTools();
 const results = [];
 for (const call of calls) {
@@ -49,5 +56,6 @@ for (const call of calls) {
 const report = {
   server: client.getServerVersion(), instructions: client.getInstructions(), tools, results,
 };
+await client.transport.terminateSession?.();
 await client.close();
 process.stdout.write(JSON.stringify(report));

@@ -1,8 +1,12 @@
 //! Tokens of the doors: a file of digests in the home, never the tokens themselves.
 //!
 //! ```text
-//! doors.json  {"version":"warrant.doors.v1","tokens":[{"name":"ci","hash":"sha256:…","createdAt":"…"}]}
+//! doors.json  {"version":"warrant.doors.v1","tokens":[
+//!               {"name":"ci","hash":"sha256:…","createdAt":"…"},
+//!               {"name":"ide","hash":"sha256:…","createdAt":"…","mcpWorkspace":"/home/a/project"}]}
 //! ```
+//!
+//! A token has one scope: the doors of sandboxes, or MCP in one workspace. It opens nothing else.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -17,6 +21,8 @@ use warrant_protocol::Digest;
 use warrant_protocol::request::{ActorKind, ActorRef};
 
 const VERSION: &str = "warrant.doors.v1";
+/// Where a token of MCP works; a token without it opens the doors of sandboxes.
+const MCP_WORKSPACE: &str = "mcpWorkspace";
 /// Tokens look like E2B's own, which some of its clients insist on.
 const PREFIX: &str = "e2b_";
 
@@ -24,6 +30,37 @@ const PREFIX: &str = "e2b_";
 #[derive(Debug, Clone)]
 pub struct TokenFile {
     path: PathBuf,
+}
+
+/// What a token opens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// The doors of sandboxes: E2B, Daytona, OpenSandbox, HELM.
+    Sandboxes,
+    /// MCP over HTTP, in this workspace and no other.
+    Mcp(PathBuf),
+}
+
+/// A token as it is kept: everything but the token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenRow {
+    /// Its name.
+    pub name: String,
+    /// When it was made.
+    pub created_at: String,
+    /// What it opens.
+    pub scope: Scope,
+}
+
+/// Who holds a token of MCP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct McpHolder {
+    /// Who asks.
+    pub principal: ActorRef,
+    /// Where.
+    pub workspace: PathBuf,
+    /// The digest of the token; another token of the same name has another one.
+    pub token: Digest,
 }
 
 /// Why tokens cannot be used.
@@ -47,6 +84,23 @@ pub enum TokenFileError {
     /// The name is taken.
     #[error("there is a token named {0} already; revoke it first")]
     Taken(String),
+    /// No directory to work in.
+    #[error("no workspace at {path}")]
+    NoWorkspace {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        cause: io::Error,
+    },
+    /// The directory holds more than one workspace should.
+    #[error("{path} is no workspace for a token: {why}")]
+    BadWorkspace {
+        /// Which one.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
 }
 
 impl TokenFile {
@@ -56,28 +110,68 @@ impl TokenFile {
         Self { path: root.join("doors.json") }
     }
 
-    /// Makes a token and returns it; only its digest is kept.
+    /// Makes a token of the doors of sandboxes and returns it; only its digest is kept.
     ///
     /// # Errors
     /// [`TokenFileError`] when the name cannot be used or nothing could be kept.
     pub fn issue(&self, name: &str) -> Result<String, TokenFileError> {
+        self.keep(name, None)
+    }
+
+    /// Makes a token of MCP in one workspace and returns it; only its digest is kept.
+    ///
+    /// # Errors
+    /// [`TokenFileError`] when the name or the workspace cannot be used or nothing could be kept.
+    pub fn issue_mcp(&self, name: &str, workspace: &Path) -> Result<String, TokenFileError> {
+        let missing = |cause| TokenFileError::NoWorkspace { path: workspace.to_owned(), cause };
+        let workspace = fs::canonicalize(workspace).map_err(missing)?;
+        self.check_workspace(&workspace)?;
+        self.keep(name, Some(&workspace))
+    }
+
+    /// SECURITY: holders of two tokens see nothing of each other, and none sees the home's keys.
+    fn check_workspace(&self, workspace: &Path) -> Result<(), TokenFileError> {
+        let bad = |why: String| TokenFileError::BadWorkspace { path: workspace.to_owned(), why };
+        if !workspace.is_dir() || workspace.parent().is_none() || workspace.to_str().is_none() {
+            return Err(bad("it must be a directory below / with a name in UTF-8".to_owned()));
+        }
+        let overlaps = |other: &Path| workspace.starts_with(other) || other.starts_with(workspace);
+        let home = self.path.parent().and_then(|home| fs::canonicalize(home).ok());
+        if home.is_some_and(|home| overlaps(&home)) {
+            return Err(bad("the home with its keys is in it or around it".to_owned()));
+        }
+        for row in self.rows()? {
+            if let Scope::Mcp(other) = &row.scope
+                && overlaps(other)
+            {
+                return Err(bad(format!("the token {} works in {}", row.name, other.display())));
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&self, name: &str, workspace: Option<&Path>) -> Result<String, TokenFileError> {
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if !(1..=64).contains(&name.len()) || !name.bytes().all(is_allowed) {
             return Err(TokenFileError::Name);
         }
         let mut tokens = self.read()?;
-        if tokens.iter().any(|token| token.get("name").and_then(Value::as_str) == Some(name)) {
+        if tokens.iter().any(|token| text(token, "name") == Some(name)) {
             return Err(TokenFileError::Taken(name.to_owned()));
         }
         let bytes = random::bytes::<20>().map_err(|cause| self.file(cause))?;
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let token = format!("{PREFIX}{hex}");
         let created = random::now().map_err(|cause| self.file(cause))?;
-        tokens.push(json!({
+        let mut row = json!({
             "name": name,
             "hash": Digest::of(token.as_bytes()).to_string(),
             "createdAt": created.to_string(),
-        }));
+        });
+        if let (Some(workspace), Some(members)) = (workspace, row.as_object_mut()) {
+            members.insert(MCP_WORKSPACE.to_owned(), json!(workspace.to_string_lossy()));
+        }
+        tokens.push(row);
         self.write(&tokens)?;
         Ok(token)
     }
@@ -89,7 +183,7 @@ impl TokenFile {
     pub fn revoke(&self, name: &str) -> Result<bool, TokenFileError> {
         let mut tokens = self.read()?;
         let before = tokens.len();
-        tokens.retain(|token| token.get("name").and_then(Value::as_str) != Some(name));
+        tokens.retain(|token| text(token, "name") != Some(name));
         let is_gone = tokens.len() < before;
         if is_gone {
             self.write(&tokens)?;
@@ -97,16 +191,35 @@ impl TokenFile {
         Ok(is_gone)
     }
 
-    /// Returns the names of the tokens, with when they were made.
+    /// Returns every token as it is kept.
     ///
     /// # Errors
     /// [`TokenFileError`] when the file cannot be read.
-    pub fn names(&self) -> Result<Vec<(String, String)>, TokenFileError> {
-        let text = |token: &Value, name: &str| {
-            token.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
+    pub fn rows(&self) -> Result<Vec<TokenRow>, TokenFileError> {
+        let row = |token: &Value| TokenRow {
+            name: text(token, "name").unwrap_or_default().to_owned(),
+            created_at: text(token, "createdAt").unwrap_or_default().to_owned(),
+            scope: scope(token),
         };
-        let tokens = self.read()?;
-        Ok(tokens.iter().map(|token| (text(token, "name"), text(token, "createdAt"))).collect())
+        Ok(self.read()?.iter().map(row).collect())
+    }
+
+    /// Returns who holds a token of MCP, if it is good now.
+    #[must_use]
+    pub fn admit_mcp(&self, token: &str) -> Option<McpHolder> {
+        let (principal, scope) = self.holder(token)?;
+        let Scope::Mcp(workspace) = scope else { return None };
+        Some(McpHolder { principal, workspace, token: Digest::of(token.as_bytes()) })
+    }
+
+    /// A file that cannot be read admits nobody.
+    fn holder(&self, token: &str) -> Option<(ActorRef, Scope)> {
+        let hash = Digest::of(token.as_bytes()).to_string();
+        let tokens = self.read().ok()?;
+        let is_it = |token: &&Value| text(token, "hash").is_some_and(|known| is_same(known, &hash));
+        let found = tokens.iter().find(is_it)?;
+        let id = format!("door-{}", text(found, "name")?);
+        Some((ActorRef { kind: ActorKind::Service, id }, scope(found)))
     }
 
     fn read(&self) -> Result<Vec<Value>, TokenFileError> {
@@ -147,16 +260,20 @@ impl TokenFile {
 }
 
 impl Keeper for TokenFile {
-    /// A file that cannot be read admits nobody.
     fn admit(&self, token: &str) -> Option<ActorRef> {
-        let hash = Digest::of(token.as_bytes()).to_string();
-        let tokens = self.read().ok()?;
-        let mut found = tokens.iter();
-        let found = found.find(|token| {
-            token.get("hash").and_then(Value::as_str).is_some_and(|known| is_same(known, &hash))
-        });
-        let name = found?.get("name").and_then(Value::as_str)?;
-        Some(ActorRef { kind: ActorKind::Service, id: format!("door-{name}") })
+        let (principal, scope) = self.holder(token)?;
+        (scope == Scope::Sandboxes).then_some(principal)
+    }
+}
+
+fn text<'a>(token: &'a Value, name: &str) -> Option<&'a str> {
+    token.get(name).and_then(Value::as_str)
+}
+
+fn scope(token: &Value) -> Scope {
+    match token.get(MCP_WORKSPACE) {
+        None => Scope::Sandboxes,
+        Some(workspace) => Scope::Mcp(PathBuf::from(workspace.as_str().unwrap_or_default())),
     }
 }
 

@@ -1,0 +1,220 @@
+//! MCP over streamable HTTP: one endpoint, one room for each token.
+//!
+//! A token names who asks and the one workspace they work in. Its room has the tools over a
+//! workbench there, conversations of its own, and a bound on both, so that holders of two tokens
+//! share nothing: for one the other's conversations do not exist.
+//!
+//! ```text
+//! request ─► token? 401 ─► room of the token ─► host, origin? 403 ─► conversation or one call
+//! ```
+
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+use axum::routing::any;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{
+    SessionId, SessionManager as _, StreamableHttpServerConfig, StreamableHttpService,
+};
+use tokio::runtime::{Handle, Runtime};
+use warrant_protocol::Digest;
+
+use super::{LAST_RECEIPTS, Server};
+use crate::live::{McpHolder, TokenFile};
+use crate::workbench::{Workbench, WorkbenchOptions};
+
+/// Conversations that one token has at once.
+const MOST_SESSIONS: usize = 16;
+
+/// How long a conversation may be silent before it ends, and with it what it still runs.
+const IDLE: Duration = Duration::from_secs(30 * 60);
+
+/// The largest message that is read.
+const MOST_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// Threads on which calls of all tokens wait for their programs.
+const WORKERS: usize = 64;
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+
+/// The door. Whoever holds it ends what still runs when it is dropped.
+pub struct Door {
+    house: Arc<House>,
+}
+
+struct House {
+    home: Option<PathBuf>,
+    tokens: TokenFile,
+    config: StreamableHttpServerConfig,
+    rooms: tokio::sync::Mutex<HashMap<Digest, Arc<Room>>>,
+    workers: Handle,
+    runtime: Mutex<Option<Runtime>>,
+}
+
+/// What the holder of one token has.
+struct Room {
+    service: StreamableHttpService<Server, LocalSessionManager>,
+    sessions: Arc<LocalSessionManager>,
+}
+
+/// Where a door finds its home, and under which names clients reach it.
+#[derive(Debug, Clone)]
+pub struct DoorOptions {
+    /// The home directory; by the environment when absent.
+    pub home: Option<PathBuf>,
+    /// The tokens.
+    pub tokens: TokenFile,
+    /// Names and addresses of this machine, besides those of loopback.
+    pub hosts: Vec<String>,
+}
+
+impl Door {
+    /// Opens the door; workspaces are opened with the first call of their token.
+    ///
+    /// # Errors
+    /// The system's error when there are no threads.
+    pub fn open(options: DoorOptions) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .thread_name("mcp")
+            .max_blocking_threads(WORKERS)
+            .build()?;
+        let loopback = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+        // SECURITY: a page in somebody's browser must reach the tools neither under a name that
+        // it made point here nor from its own origin.
+        let config = StreamableHttpServerConfig::default()
+            .with_allowed_hosts(loopback.into_iter().chain(options.hosts))
+            .enforce_origin_validation()
+            .with_max_request_body_bytes(MOST_MESSAGE_BYTES);
+        let house = House {
+            home: options.home,
+            tokens: options.tokens,
+            config,
+            rooms: tokio::sync::Mutex::default(),
+            workers: runtime.handle().clone(),
+            runtime: Mutex::new(Some(runtime)),
+        };
+        Ok(Self { house: Arc::new(house) })
+    }
+
+    /// Returns the endpoint `/mcp` in front of whatever else is served on the port.
+    pub fn in_front_of(&self, rest: Router) -> Router {
+        let own = Router::new().route("/mcp", any(serve)).with_state(Arc::clone(&self.house));
+        own.fallback_service(rest)
+    }
+
+    /// Ends every stream, so that nobody waits for them when the port closes.
+    pub fn hang_up(&self) {
+        self.house.config.cancellation_token.cancel();
+    }
+}
+
+impl Drop for Door {
+    /// Programs that were told to stop leave their receipts.
+    fn drop(&mut self) {
+        let mut runtime = self.house.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(runtime) = runtime.take() {
+            runtime.shutdown_timeout(LAST_RECEIPTS);
+        }
+    }
+}
+
+async fn serve(State(house): State<Arc<House>>, mut request: Request) -> Response {
+    let Some(token) = bearer(request.headers()) else { return unauthorized() };
+    // The token goes no further than this.
+    request.headers_mut().remove(AUTHORIZATION);
+    let room = match house.room(token).await {
+        Ok(Some(room)) => room,
+        Ok(None) => return unauthorized(),
+        Err(()) => {
+            let text = "the workspace of this token cannot be opened; nothing runs";
+            return refusal(StatusCode::SERVICE_UNAVAILABLE, text);
+        }
+    };
+    let is_first = !request.headers().contains_key(SESSION_ID);
+    let response = room.service.handle(request).await.map(Body::new);
+    let begun = response.headers().get(SESSION_ID).filter(|_| is_first);
+    let Some(begun) = begun.and_then(|id| id.to_str().ok()) else { return response };
+    if room.sessions.sessions.read().await.len() <= MOST_SESSIONS {
+        return response;
+    }
+    // A conversation too many ends before anybody learns its name.
+    let _ = room.sessions.close_session(&SessionId::from(begun)).await;
+    let mut response =
+        refusal(StatusCode::TOO_MANY_REQUESTS, "this token has too many conversations; end one");
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("30"));
+    response
+}
+
+impl House {
+    /// Returns the room of a token, opened if it is the first call; nothing for a token that is
+    /// not good now.
+    async fn room(self: &Arc<Self>, token: String) -> Result<Option<Arc<Room>>, ()> {
+        let house = Arc::clone(self);
+        let admitted = self.workers.spawn_blocking(move || house.tokens.admit_mcp(&token)).await;
+        let Some(holder) = admitted.map_err(|_| ())? else { return Ok(None) };
+        let mut rooms = self.rooms.lock().await;
+        if let Some(room) = rooms.get(&holder.token) {
+            return Ok(Some(Arc::clone(room)));
+        }
+        let digest = holder.token;
+        let house = Arc::clone(self);
+        let opened = self.workers.spawn_blocking(move || house.open_room(holder)).await;
+        let room = Arc::new(opened.map_err(|_| ())??);
+        rooms.insert(digest, Arc::clone(&room));
+        Ok(Some(room))
+    }
+
+    fn open_room(&self, holder: McpHolder) -> Result<Room, ()> {
+        let bench = Workbench::open(WorkbenchOptions {
+            home: self.home.clone(),
+            workspace: holder.workspace,
+            provider: None,
+            principal: holder.principal,
+        });
+        let bench = bench.map_err(|_| ())?;
+        // One server for all conversations of a token: it is one client, whatever it calls them,
+        // and newer clients have none.
+        let server = Server::new(Arc::new(bench), self.workers.clone());
+        let mut sessions = LocalSessionManager::default();
+        sessions.session_config.keep_alive = Some(IDLE);
+        let sessions = Arc::new(sessions);
+        let service = StreamableHttpService::new(
+            move || Ok(server.clone()),
+            Arc::clone(&sessions),
+            self.config.clone(),
+        );
+        Ok(Room { service, sessions })
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<String> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
+}
+
+fn unauthorized() -> Response {
+    let text = "a token of MCP is needed: warrant doors issue NAME --scope mcp --workspace DIR";
+    let mut response = refusal(StatusCode::UNAUTHORIZED, text);
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    response
+}
+
+/// A refusal in the words of the protocol: an error that answers no call in particular.
+fn refusal(status: StatusCode, message: &str) -> Response {
+    let body = serde_json::json!({
+        "jsonrpc": "2.0", "id": null, "error": { "code": -32_000, "message": message },
+    });
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
