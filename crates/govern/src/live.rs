@@ -24,6 +24,7 @@ mod files;
 mod keeper;
 mod life;
 mod sandbox;
+mod shell;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};

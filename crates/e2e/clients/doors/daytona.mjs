@@ -54,6 +54,13 @@ if (!isOld) {
   assert.equal((await sandbox.process.getSessionCommand('work', started.cmdId)).exitCode, 0)
 }
 assert.equal((await sandbox.process.getSession('work')).commands.length, 2)
+await sandbox.process.executeSessionCommand('work', { command: 'mkdir -p deep && cd deep && export KEPT="two words" LOST=1' })
+await sandbox.process.executeSessionCommand('work', { command: 'unset LOST; false' })
+const kept = await sandbox.process.executeSessionCommand('work', { command: 'pwd; echo "$KEPT$LOST"; pwd > ../where' })
+assert.equal(kept.exitCode, 0)
+assert.equal((await sandbox.process.executeCommand('cat where')).result, '/home/daytona/deep\n')
+if (!isOld) assert.equal(kept.output, '/home/daytona/deep\ntwo words\n', 'a session keeps directory and variables')
+assert.equal((await sandbox.process.executeCommand('pwd; echo "$KEPT"')).result, '/home/daytona\n\n', 'and keeps them to itself')
 await sandbox.process.deleteSession('work')
 await rejects(sandbox.process.getSession('work'), /not found/)
 

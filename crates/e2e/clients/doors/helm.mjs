@@ -162,7 +162,7 @@ assert.equal((await call('POST', '/api/v1/evidence/export', { format: 'zip' })).
 
 const health = await fetch(`${base}/healthz`)
 assert.deepEqual(Object.keys(await health.json()).sort(), ['status', 'version'])
-assert.deepEqual(Object.keys((await (await fetch(`${base}/version`)).json())).sort(), ['build_time', 'commit', 'go_version', 'version'])
+assert.deepEqual(Object.keys((await (await fetch(`${base}/version`, { headers: { 'Content-Type': 'application/json' } })).json())).sort(), ['build_time', 'commit', 'go_version', 'version'])
 const lost = await call('GET', '/api/v1/nothing')
 assert.deepEqual([lost.status, lost.json.error.type], [404, 'not_found'])
 assert.equal((await call('GET', '/api/v1/proofgraph/sessions', undefined, 'nobody')).json.error.type, 'authentication_error')

@@ -23,7 +23,7 @@ use super::backend::Standing;
 use super::calls::{judge_unwrapped, permitted};
 use super::files::{self, Ground};
 use super::sandbox::{Living, limits_of};
-use super::{Shared, decide, now};
+use super::{Shared, decide, now, shell};
 use crate::ask::Ask;
 use crate::desk::Hands;
 
@@ -39,10 +39,16 @@ pub(super) fn start(
     start: Start,
 ) -> Result<Arc<Process>, WorkshopError> {
     living.check_open(MOST_RUNNING)?;
-    let cwd = directory(living, start.cwd.as_deref())?;
+    let shell = start.session.as_ref().map(|session| living.shell(session));
+    let shell_cwd = shell.as_ref().and_then(|shell| shell.cwd.as_deref());
+    let cwd = directory(living, start.cwd.as_deref().or(shell_cwd))?;
     let timeout_ms = start.timeout_ms.unwrap_or(living.longest_ms).min(living.longest_ms);
     let hosts = living.hosts();
     let mut private = living.wanted.env.clone();
+    if let (Some(shell), Some(session)) = (shell, &start.session) {
+        private.extend(shell.env);
+        private.insert("BASH_ENV".to_owned(), shell::script(session));
+    }
     private.extend(start.env.clone());
     let wish = Wish {
         argv: &start.argv,

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use warrant_plane::doors::{
-    DoorName, EndsCommands, Life, Process, Reach, Sandbox, Wanted, WorkshopError,
+    DoorName, EndsCommands, Life, Process, Reach, Sandbox, ShellSession, Wanted, WorkshopError,
 };
 use warrant_plane::random;
 use warrant_protocol::request::ActorRef;
@@ -18,7 +18,9 @@ use warrant_runner::run::Observer;
 use warrant_sandbox::{Cancel, Stdin, Stream};
 
 use super::asks::{self, Place, Wish};
+use super::files::Ground;
 use super::life::{Bell, LifeWork, Reason};
+use super::shell::{self, Shell};
 use super::{Shared, calls, now};
 use crate::ask::Ask;
 use crate::desk::{Desk, Hands};
@@ -27,6 +29,8 @@ use crate::desk::{Desk, Hands};
 const LONGEST_MS: u64 = 24 * 3_600_000;
 /// So many commands that ended are remembered, with their output.
 const REMEMBERED: usize = 64;
+/// So many sessions of commands are remembered; doors let fewer exist at once.
+const MOST_SHELLS: usize = 256;
 /// How long the end of a sandbox waits for its commands to be gone.
 const CLEAR_WAIT: Duration = Duration::from_secs(30);
 
@@ -65,6 +69,8 @@ struct State {
     idle_ms: Option<u64>,
     labels: BTreeMap<String, String>,
     processes: Vec<Arc<Process>>,
+    /// What the sessions of commands have come to, by name.
+    shells: BTreeMap<String, Shell>,
     next_pid: u32,
     running: usize,
     commands: u64,
@@ -99,6 +105,7 @@ impl Living {
             idle_ms: wanted.idle_ms,
             labels: wanted.labels.clone(),
             processes: Vec::new(),
+            shells: BTreeMap::new(),
             next_pid: 1,
             running: 0,
             commands: 0,
@@ -273,6 +280,18 @@ impl Living {
 
     pub(super) fn processes(&self) -> Vec<Arc<Process>> {
         self.state().processes.clone()
+    }
+
+    /// Returns where the shell of a session stands now, and prepares its next command.
+    pub(super) fn shell(&self, session: &ShellSession) -> Shell {
+        let mut state = self.state();
+        if state.shells.len() >= MOST_SHELLS {
+            state.shells.pop_first();
+        }
+        let shell = state.shells.entry(session.name.clone()).or_default();
+        let ground = Ground { directory: &self.directory, home: &self.wanted.home };
+        shell::take_up(&ground, session, shell);
+        shell.clone()
     }
 
     pub(super) fn hosts(&self) -> Vec<String> {

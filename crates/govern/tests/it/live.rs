@@ -60,6 +60,7 @@ fn shell(script: &str) -> Start {
         stdin: false,
         terminal: None,
         tag: None,
+        session: None,
         approved: None,
     }
 }

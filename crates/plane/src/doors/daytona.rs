@@ -37,7 +37,7 @@ pub(crate) struct Desk {
     pub(crate) sessions: Arc<Mutex<Sessions>>,
 }
 
-type Sessions = HashMap<(String, String), Vec<process::SessionCommand>>;
+type Sessions = HashMap<(String, String), process::Session>;
 
 impl FromRef<Desk> for Hall {
     fn from_ref(desk: &Desk) -> Self {

@@ -188,7 +188,7 @@ async fn decide(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Re
     }
     let mut response = answer(&decided, &record, text);
     if let Some(hash) = asked {
-        set(&mut response, "x-helm-intent-hash", &hash.to_string());
+        set(&mut response, "x-helm-intent-hash", &records::spelled(&hash));
     }
     response
 }
@@ -261,14 +261,14 @@ fn refusal(decided: &Decided) -> String {
 
 fn answer(decided: &Decided, record: &RecordRow, text: String) -> Response {
     let is_allowed = decided.verdict == Verdict::Allowed;
-    let hash = Digest::of(text.as_bytes()).to_string();
+    let hash = records::spelled(&Digest::of(text.as_bytes()));
     let mut response = reply::bytes(StatusCode::OK, "application/json", text.into_bytes());
     set(&mut response, "x-helm-status", if is_allowed { "APPROVED" } else { "DENIED" });
     set(&mut response, "x-helm-reason-code", reason(decided.verdict));
     set(&mut response, "x-helm-receipt-id", decided.run.as_str());
     set(&mut response, "x-helm-decision-id", decided.run.as_str());
     set(&mut response, "x-helm-lamport-clock", &record.lamport.to_string());
-    set(&mut response, "x-helm-proofgraph-node", &record.hash.to_string());
+    set(&mut response, "x-helm-proofgraph-node", &records::spelled(&record.hash));
     set(&mut response, "x-helm-output-hash", &hash);
     set(&mut response, "x-helm-signature", &record.signature);
     set(&mut response, "x-helm-tool-calls", if is_allowed { "1" } else { "0" });
@@ -513,6 +513,7 @@ fn wish(body: &Map<String, Value>) -> Result<(String, Start), String> {
         stdin: false,
         terminal: None,
         tag: None,
+        session: None,
         approved: None,
     };
     Ok((command, start))

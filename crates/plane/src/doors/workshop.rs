@@ -145,8 +145,19 @@ pub struct Start {
     pub terminal: Option<Terminal>,
     /// The client's own name for it.
     pub tag: Option<String>,
+    /// The session whose shell it goes on with.
+    pub session: Option<ShellSession>,
     /// The run in which people approved this very command, for this one start.
     pub approved: Option<RunId>,
+}
+
+/// A session of commands that go on where the one before them ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShellSession {
+    /// What tells it from the others of its sandbox.
+    pub name: String,
+    /// Where its first command starts; absent means the home directory.
+    pub cwd: Option<String>,
 }
 
 /// The size of a terminal.

@@ -12,7 +12,9 @@ use warrant_protocol::request::ActorRef;
 
 use super::{Desk, error, fault, invalid, visit};
 use crate::doors::reply::{self, boolean, list as texts_of, number, text, texts};
-use crate::doors::{Chunk, ChunkStream, End, Hall, Next, Process, Sandbox, Start, WorkshopError};
+use crate::doors::{
+    Chunk, ChunkStream, End, Hall, Next, Process, Sandbox, ShellSession, Start, WorkshopError,
+};
 
 /// SDKs from this minor version on read logs as JSON.
 const LOGS_AS_JSON_SINCE: u32 = 140;
@@ -26,6 +28,14 @@ pub(crate) struct SessionCommand {
     id: String,
     command: String,
     process: Arc<Process>,
+}
+
+/// One session.
+#[derive(Clone)]
+pub(crate) struct Session {
+    /// What tells its shell from that of an earlier session of the same name.
+    shell: String,
+    commands: Vec<SessionCommand>,
 }
 
 pub(crate) async fn execute(
@@ -122,8 +132,9 @@ fn wish(body: &Map<String, Value>, argv: Vec<String>) -> Result<Start, String> {
         u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
     });
     let cwd = text(body, "cwd")?.filter(|cwd| !cwd.is_empty());
-    let (stdin, terminal, tag, approved) = (false, None, None, None);
-    Ok(Start { argv, env, cwd, timeout_ms, stdin, terminal, tag, approved })
+    let (stdin, terminal, tag) = (false, None, None);
+    let (session, approved) = (None, None);
+    Ok(Start { argv, env, cwd, timeout_ms, stdin, terminal, tag, session, approved })
 }
 
 type SessionKey = (String, String);
@@ -133,12 +144,12 @@ impl Desk {
         (sandbox.id.clone(), session.to_owned())
     }
 
-    fn commands(&self, key: &SessionKey) -> Option<Vec<SessionCommand>> {
+    fn session(&self, key: &SessionKey) -> Option<Session> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
     }
 
     fn command(&self, key: &SessionKey, id: &str) -> Option<SessionCommand> {
-        self.commands(key)?.into_iter().find(|command| command.id == id)
+        self.session(key)?.commands.into_iter().find(|command| command.id == id)
     }
 }
 
@@ -167,6 +178,7 @@ pub(crate) async fn create_session(
         Err(message) => return invalid(&message),
     };
     let key = Desk::key(&sandbox, &name);
+    let Ok(shell) = crate::random::hex() else { return error(&WorkshopError::Failed) };
     let mut sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
     // Sessions of sandboxes that are gone go with them.
     sessions.retain(|(of, _), _| desk.hall.workshop.is_alive(of));
@@ -177,7 +189,7 @@ pub(crate) async fn create_session(
     if sessions.contains_key(&key) {
         return fault(StatusCode::CONFLICT, "CONFLICT", "session already exists");
     }
-    sessions.insert(key, Vec::new());
+    sessions.insert(key, Session { shell, commands: Vec::new() });
     reply::empty(StatusCode::CREATED)
 }
 
@@ -192,7 +204,8 @@ pub(crate) async fn list_sessions(
     };
     let sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
     let own = sessions.iter().filter(|((of, _), _)| *of == sandbox.id);
-    let rows: Vec<Value> = own.map(|((_, name), commands)| session_row(name, commands)).collect();
+    let rows: Vec<Value> =
+        own.map(|((_, name), session)| session_row(name, &session.commands)).collect();
     reply::json(StatusCode::OK, &Value::Array(rows))
 }
 
@@ -205,8 +218,8 @@ pub(crate) async fn describe_session(
         Ok(visit) => visit,
         Err(response) => return response,
     };
-    match desk.commands(&Desk::key(&sandbox, &session)) {
-        Some(commands) => reply::json(StatusCode::OK, &session_row(&session, &commands)),
+    match desk.session(&Desk::key(&sandbox, &session)) {
+        Some(known) => reply::json(StatusCode::OK, &session_row(&session, &known.commands)),
         None => no_session(),
     }
 }
@@ -225,8 +238,8 @@ pub(crate) async fn delete_session(
         let mut sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.remove(&Desk::key(&sandbox, &session))
     };
-    let Some(commands) = removed else { return no_session() };
-    for command in commands.iter().filter(|command| command.process.end().is_none()) {
+    let Some(removed) = removed else { return no_session() };
+    for command in removed.commands.iter().filter(|command| command.process.end().is_none()) {
         command.process.grip().kill();
         command.process.wait().await;
     }
@@ -244,15 +257,18 @@ pub(crate) async fn session_execute(
         Err(response) => return response,
     };
     let key = Desk::key(&sandbox, &session);
-    if desk.commands(&key).is_none() {
-        return no_session();
-    }
+    let Some(known) = desk.session(&key) else { return no_session() };
+    let shell = Some(ShellSession { name: known.shell, cwd: None });
     let read = reply::object(&body).and_then(|body| {
         let command = text(&body, "command")?.filter(|text| !text.is_empty());
         let command = command.ok_or_else(|| "command is missing".to_owned())?;
         let is_async = boolean(&body, "runAsync")?.or(boolean(&body, "async")?).unwrap_or(false);
         let argv = vec!["bash".to_owned(), "-c".to_owned(), command.clone()];
-        Ok((command, is_async, Start { stdin: is_async, ..wish(&Map::new(), argv)? }))
+        Ok((
+            command,
+            is_async,
+            Start { stdin: is_async, session: shell, ..wish(&Map::new(), argv)? },
+        ))
     });
     let (command, is_async, wish) = match read {
         Ok(read) => read,
@@ -265,10 +281,10 @@ pub(crate) async fn session_execute(
     let run = process.facts().run.clone();
     let name = run.as_str().to_owned();
     let entry = SessionCommand { id: name.clone(), command, process: Arc::clone(&process) };
-    if let Some(commands) =
+    if let Some(session) =
         desk.sessions.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&key)
     {
-        commands.push(entry);
+        session.commands.push(entry);
     }
     if is_async {
         let body = json!({ "cmdId": name, "output": null, "stdout": null, "stderr": null,

@@ -57,6 +57,7 @@ pub(crate) async fn create(
         stdin: true,
         terminal: Some(Terminal { columns, rows }),
         tag: Some(tag(name)),
+        session: None,
         approved: None,
     };
     let started = hall.ask(move |workshop| workshop.start(&guest, &sandbox.id, wish)).await;

@@ -234,6 +234,7 @@ fn wish(request: &Map<String, Value>, timeout_ms: Option<u64>) -> Result<Start, 
         stdin: stdin.unwrap_or(true),
         terminal: terminal(request)?,
         tag: text(request, "tag").map_err(Fault::invalid)?,
+        session: None,
         approved: None,
     })
 }

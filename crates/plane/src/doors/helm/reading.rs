@@ -21,6 +21,7 @@ use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::{Digest, PublicKey, RunId, canonicalize};
 
 use super::pack::{Files, pack, unpack};
+use super::records::spelled;
 use super::{Desk, error, evidence, fault, guest, invalid, records};
 use crate::doors::reply::{self, text, unknown_member};
 use crate::doors::{ExamLevel, WorkshopError};
@@ -197,8 +198,7 @@ async fn receipt(
 
 /// Reads a digest with or without its prefix.
 fn digest(text: &str) -> Option<Digest> {
-    let hex = text.strip_prefix("sha256:").unwrap_or(text);
-    format!("sha256:{hex}").parse().ok()
+    text.strip_prefix("sha256:").unwrap_or(text).parse().ok()
 }
 
 fn missing(message: &str) -> Response {
@@ -310,7 +310,7 @@ async fn approve(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> R
         let plane = workshop.plane();
         // SECURITY: only a key that is registered here counts, and only over this very intent.
         let Some((name, key)) = approver(plane, &key)? else { return Ok(Word::Unknown) };
-        if key.verify(intent.to_string().as_bytes(), &signature).is_err() {
+        if key.verify(spelled(&intent).as_bytes(), &signature).is_err() {
             return Ok(Word::Unsigned);
         }
         let waiting = plane.waiting().map_err(|_| WorkshopError::Failed)?;
@@ -363,11 +363,11 @@ fn taken(run: &RunId, approved: &Approved, (actor, intent): (&ActorRef, Digest))
     let body = json!({
         "receipt_id": run.as_str(),
         "decision_id": run.as_str(),
-        "effect_id": intent.to_string(),
+        "effect_id": spelled(&intent),
         "status": if is_enough { "APPROVED" } else { "PENDING" },
         "reason_code": if is_enough { "ALLOW" } else { "DENY_APPROVAL_REQUIRED" },
         "output_hash": "",
-        "blob_hash": intent.to_string(),
+        "blob_hash": spelled(&intent),
         "prev_hash": "",
         "lamport_clock": 0,
         "signature": "",

@@ -126,6 +126,11 @@ fn body(
     })
 }
 
+/// Returns a digest as that SDK spells it.
+pub(crate) fn spelled(digest: &Digest) -> String {
+    format!("sha256:{digest}")
+}
+
 /// Returns a record in the SDK's words.
 pub(crate) fn receipt(row: &RecordRow) -> Value {
     let body: Map<String, Value> = serde_json::from_str(&row.body).unwrap_or_default();
@@ -139,15 +144,19 @@ pub(crate) fn receipt(row: &RecordRow) -> Value {
         "" => text("run"),
         used => used,
     };
+    let digest = |name: &str| match text(name) {
+        "" => String::new(),
+        hex => format!("sha256:{hex}"),
+    };
     json!({
         "receipt_id": text("run"),
         "decision_id": decision,
-        "effect_id": text("command"),
+        "effect_id": digest("command"),
         "status": status,
         "reason_code": text("reason"),
-        "output_hash": text("output"),
-        "blob_hash": row.hash.to_string(),
-        "prev_hash": text("prev"),
+        "output_hash": digest("output"),
+        "blob_hash": spelled(&row.hash),
+        "prev_hash": digest("prev"),
         "lamport_clock": row.lamport,
         "signature": row.signature,
         "timestamp": text("at"),

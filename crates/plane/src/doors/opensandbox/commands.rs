@@ -14,7 +14,7 @@ use warrant_protocol::request::ActorRef;
 
 use super::{Desk, enter, error, fault, invalid};
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
-use crate::doors::{ChunkStream, End, Hall, Next, Process, Sandbox, Start};
+use crate::doors::{ChunkStream, End, Hall, Next, Process, Sandbox, ShellSession, Start};
 
 /// More sessions than this do not exist at once in one sandbox.
 const MOST_SESSIONS: usize = 64;
@@ -44,7 +44,7 @@ pub(crate) async fn run(
     let known = ["command", "cwd", "envs", "timeout", "background"];
     let read = reply::object(&body).and_then(|body| match unknown_member(&body, &known) {
         Some(name) => Err(format!("{name} cannot be enforced here")),
-        None => Ok((wish(&body, None)?, boolean(&body, "background")?.unwrap_or(false))),
+        None => Ok((wish(&body)?, boolean(&body, "background")?.unwrap_or(false))),
     });
     match read {
         Ok((wish, is_background)) => start(&hall, visit, wish, is_background).await,
@@ -64,7 +64,7 @@ pub(crate) async fn run_in_session(
     };
     let known = {
         let sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.get(&(id, session)).cloned()
+        sessions.get(&(id, session.clone())).cloned()
     };
     let Some(cwd) = known else {
         return fault(StatusCode::NOT_FOUND, "SESSION_NOT_FOUND", "there is no such session");
@@ -72,7 +72,10 @@ pub(crate) async fn run_in_session(
     let read = reply::object(&body).and_then(|body| {
         match unknown_member(&body, &["command", "cwd", "timeout"]) {
             Some(name) => Err(format!("{name} cannot be enforced here")),
-            None => wish(&body, cwd),
+            None => {
+                let session = Some(ShellSession { name: session.clone(), cwd: cwd.clone() });
+                Ok(Start { session, ..wish(&body)? })
+            }
         }
     });
     match read {
@@ -124,18 +127,19 @@ pub(crate) async fn delete_session(
     }
 }
 
-/// Reads a command; the directory of a session counts unless the command names its own.
-fn wish(body: &Map<String, Value>, cwd: Option<String>) -> Result<Start, String> {
+/// Reads a command.
+fn wish(body: &Map<String, Value>) -> Result<Start, String> {
     let command = text(body, "command")?.filter(|text| !text.trim().is_empty());
     let command = command.ok_or_else(|| "command is missing".to_owned())?;
     Ok(Start {
         argv: vec!["bash".to_owned(), "-c".to_owned(), command],
         env: texts(body, "envs")?,
-        cwd: text(body, "cwd")?.filter(|cwd| !cwd.is_empty()).or(cwd),
+        cwd: text(body, "cwd")?.filter(|cwd| !cwd.is_empty()),
         timeout_ms: whole(body, "timeout")?.filter(|ms| *ms > 0),
         stdin: false,
         terminal: None,
         tag: None,
+        session: None,
         approved: None,
     })
 }
