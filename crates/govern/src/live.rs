@@ -111,6 +111,8 @@ impl Live {
                 disk::remove(&path).map_err(at(&path))?;
             }
         }
+        // Only slower where it cannot be had.
+        let _ = desk.plane().store().expect_many_writes();
         let sandboxes = Mutex::default();
         let shared = Arc::new(Shared { desk, backend, root, sandboxes, _lock: lock });
         reap(Arc::downgrade(&shared));

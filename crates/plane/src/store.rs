@@ -57,6 +57,9 @@ pub use snapshots::PolicyRow;
 /// Pages of the log before they are moved into the database; a fresh process reads the log once.
 const LOG_PAGES: u32 = 200;
 
+/// The same for a process that stays.
+const BUSY_LOG_PAGES: u32 = 1_000;
+
 /// The embedded store of one home.
 pub struct Store {
     path: PathBuf,
@@ -173,6 +176,15 @@ impl Store {
             waiting: Mutex::new(Vec::new()),
             readers: Mutex::new(Vec::new()),
         })
+    }
+
+    /// Lets the log grow further before it is moved into the database: right for a process that
+    /// stays and writes much, which would otherwise move it every few runs.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the database refuses.
+    pub fn expect_many_writes(&self) -> Result<(), StoreError> {
+        Ok(lock(&self.writer).pragma_update(None, "wal_autocheckpoint", BUSY_LOG_PAGES)?)
     }
 
     /// Runs `work` in a transaction, together with whatever else waits.
