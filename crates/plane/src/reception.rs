@@ -161,6 +161,7 @@ impl EmbeddedPlane {
             created_at: now,
             idempotency_key: submission.idempotency_key,
             priority,
+            is_local: !self.is_service(),
             entry,
         };
         let run = new.id.clone();

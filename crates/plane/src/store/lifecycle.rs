@@ -38,6 +38,9 @@ pub struct NewRun {
     pub idempotency_key: Option<String>,
     /// Higher goes first; 0 is usual.
     pub priority: i32,
+    /// Whether its workspace lies on this machine and never travels, so that no runner of a fleet
+    /// may have it.
+    pub is_local: bool,
     /// How it enters.
     pub entry: Entry,
 }
@@ -533,9 +536,9 @@ fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), StoreError> {
         .prepare_cached(
             "INSERT INTO runs (id, state, pool, agent_kind, isolation, prompt, requested_by,
                request_hash, policy_hash, created_at, updated_at, deadline, judgment, request,
-               contract, idempotency, priority, turn)
+               contract, idempotency, priority, turn, is_local)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10, ?11, ?12, ?13, ?14, ?15, ?16,
-               ?17)",
+               ?17, ?18)",
         )?
         .execute(params![
             run.id.as_str(),
@@ -555,6 +558,7 @@ fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), StoreError> {
             run.idempotency_key,
             run.priority,
             turn,
+            run.is_local,
         ])?;
     let seq = connection.last_insert_rowid();
     match &run.entry {

@@ -69,35 +69,16 @@ impl Store {
     /// [`StoreError`] when the store cannot be read.
     pub fn page(&self, filter: &ListingFilter) -> Result<Listing, StoreError> {
         let limit = filter.limit.clamp(1, 1000);
-        let mut sql = String::from(
+        let (chosen, values) = choice(filter, limit);
+        let sql = format!(
             "SELECT seq, id, state, agent_kind, pool, prompt, requested_by, created_at,
                updated_at,
                (SELECT json_group_array(value ->> 'name')
                   FROM json_each(judgment, '$.requirements')),
                request -> '$.continuation',
                EXISTS (SELECT 1 FROM receipts WHERE run = runs.seq)
-             FROM runs WHERE seq < ?",
+             FROM runs WHERE seq IN ({chosen}) ORDER BY seq DESC"
         );
-        let mut values: Vec<rusqlite::types::Value> =
-            vec![(filter.before.unwrap_or(u64::MAX).min(i64::MAX as u64) as i64).into()];
-        if !filter.states.is_empty() {
-            let marks = vec!["?"; filter.states.len()].join(", ");
-            sql.push_str(&format!(" AND state IN ({marks})"));
-            values.extend(filter.states.iter().map(|state| state.as_str().to_owned().into()));
-        }
-        let texts = [
-            ("pool", &filter.pool),
-            ("requested_by", &filter.requested_by),
-            ("agent_kind", &filter.agent_kind),
-        ];
-        for (column, wanted) in texts {
-            if let Some(wanted) = wanted {
-                sql.push_str(&format!(" AND {column} = ?"));
-                values.push(wanted.clone().into());
-            }
-        }
-        sql.push_str(" ORDER BY seq DESC LIMIT ?");
-        values.push(i64::from(limit).into());
         let runs: Vec<SummaryRow> = self.read_aside(|connection| {
             let mut statement = connection.prepare_cached(&sql)?;
             let rows = statement.query_map(params_from_iter(values), summary_row)?;
@@ -106,6 +87,52 @@ impl Store {
         let is_full = runs.len() as u64 == u64::from(limit);
         let next = runs.last().filter(|_| is_full).map(|run| run.seq);
         Ok(Listing { runs, next })
+    }
+}
+
+/// Returns which runs are on the page, as a query for their places and its values.
+///
+/// The places are found by indexes alone, whatever the list is narrowed by, and only the rows of
+/// the page are read. Several states are as many short lists: one over all of them would have to
+/// be sorted whole.
+fn choice(filter: &ListingFilter, limit: u32) -> (String, Vec<rusqlite::types::Value>) {
+    let mut narrowed = String::new();
+    let mut texts: Vec<rusqlite::types::Value> = Vec::new();
+    for (column, wanted) in [
+        ("pool", &filter.pool),
+        ("requested_by", &filter.requested_by),
+        ("agent_kind", &filter.agent_kind),
+    ] {
+        if let Some(wanted) = wanted {
+            narrowed.push_str(&format!(" AND {column} = ?"));
+            texts.push(wanted.clone().into());
+        }
+    }
+    let before = filter.before.unwrap_or(u64::MAX).min(i64::MAX as u64) as i64;
+    let one = |state: Option<&RunState>| {
+        let by_state = if state.is_some() { " AND state = ?" } else { "" };
+        let sql = format!(
+            "SELECT seq FROM runs WHERE seq < ?{by_state}{narrowed} ORDER BY seq DESC LIMIT ?"
+        );
+        let mut values: Vec<rusqlite::types::Value> = vec![before.into()];
+        values.extend(state.map(|state| state.as_str().to_owned().into()));
+        values.extend(texts.iter().cloned());
+        values.push(i64::from(limit).into());
+        (sql, values)
+    };
+    match filter.states.as_slice() {
+        [] => one(None),
+        [state] => one(Some(state)),
+        several => {
+            let (lists, values): (Vec<String>, Vec<Vec<_>>) =
+                several.iter().map(|state| one(Some(state))).unzip();
+            let lists: Vec<String> =
+                lists.iter().map(|list| format!("SELECT seq FROM ({list})")).collect();
+            let sql = format!("{} ORDER BY seq DESC LIMIT ?", lists.join(" UNION ALL "));
+            let mut values = values.concat();
+            values.push(i64::from(limit).into());
+            (sql, values)
+        }
     }
 }
 

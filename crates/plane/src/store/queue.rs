@@ -33,7 +33,8 @@ pub struct Abilities {
 }
 
 impl Store {
-    /// Returns queued runs of a pool that fit, whoever is next first.
+    /// Returns queued runs of a pool that fit a runner of the fleet, whoever is next first. Runs of
+    /// this machine alone are not among them.
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be read.
@@ -45,7 +46,7 @@ impl Store {
     ) -> Result<Vec<Candidate>, StoreError> {
         self.read(|connection| {
             let mut statement = connection.prepare_cached(
-                "SELECT id, epoch FROM runs WHERE state = 'queued' AND pool = ?1
+                "SELECT id, epoch FROM runs WHERE state = 'queued' AND pool = ?1 AND is_local = 0
                    AND (?2 IS NULL
                      OR coalesce(isolation, 'process') IN (SELECT value FROM json_each(?2)))
                    AND (?3 IS NULL OR agent_kind IN (SELECT value FROM json_each(?3)))
@@ -63,14 +64,15 @@ impl Store {
         })
     }
 
-    /// Returns how many runs wait in each pool.
+    /// Returns how many runs wait for a runner of the fleet in each pool.
     ///
     /// # Errors
     /// [`StoreError`] when the store cannot be read.
     pub fn queued_by_pool(&self) -> Result<Vec<(String, u64)>, StoreError> {
         self.read(|connection| {
             let mut statement = connection.prepare_cached(
-                "SELECT pool, count(*) FROM runs WHERE state = 'queued' GROUP BY pool",
+                "SELECT pool, count(*) FROM runs WHERE state = 'queued' AND is_local = 0
+                 GROUP BY pool",
             )?;
             let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
             Ok(rows.collect::<Result<_, _>>()?)

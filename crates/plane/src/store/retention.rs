@@ -1,4 +1,5 @@
-//! Retention: runs that ended long ago, and blobs that nothing names any more.
+//! Retention: runs that ended long ago, and blobs that nothing names any more. What a run moved may
+//! go before its evidence does: the receipt still says what it was, by digest.
 //!
 //! What was stored within the grace is never touched, however unreferenced it looks: somebody
 //! may be uploading it for a run that does not exist yet. Storing a blob again begins its grace
@@ -23,6 +24,10 @@ const MAX_ENVELOPE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// How many blobs go in one transaction.
 const BATCH: usize = 256;
+
+/// Which runs still hold on to what they name: those under way, and those that ended not long ago.
+const STILL_KEPT: &str = "WHERE (runs.updated_at >= ?1
+  OR runs.state NOT IN ('denied', 'completed', 'failed', 'cancelled', 'lost', 'expired'))";
 
 /// What a sweep removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,12 +61,17 @@ impl Store {
         })
     }
 
-    /// Removes blobs that were stored before `stored_before` and that nothing names.
+    /// Removes blobs that were stored before `stored_before` and that nothing names any more. What
+    /// a run names that ended before `ended_before` does not count.
     ///
     /// # Errors
     /// [`StoreError`] when the store failed; what was removed until then stays removed.
-    pub fn sweep_blobs(&self, stored_before: Timestamp) -> Result<u64, StoreError> {
-        let named = self.named_blobs()?;
+    pub fn sweep_blobs(
+        &self,
+        stored_before: Timestamp,
+        ended_before: Timestamp,
+    ) -> Result<u64, StoreError> {
+        let named = self.named_blobs(ended_before)?;
         let old: Vec<Digest> = self.read_aside(|connection| {
             let mut statement =
                 connection.prepare("SELECT digest FROM blobs WHERE created_at < ?")?;
@@ -95,48 +105,36 @@ impl Store {
         Ok(removed)
     }
 
-    /// Every blob that a run, a receipt, a live chain or an envelope names.
-    fn named_blobs(&self) -> Result<HashSet<Digest>, StoreError> {
+    /// Every blob that a run, a receipt, a live chain or an envelope names, except of runs that
+    /// ended before `ended_before`.
+    fn named_blobs(&self, ended_before: Timestamp) -> Result<HashSet<Digest>, StoreError> {
+        let ended_before = ended_before.unix_ms();
         let (mut named, envelopes) = self.read_aside(|connection| {
             let mut named = HashSet::new();
-            collect(
-                connection,
-                &mut named,
+            for query in [
                 "SELECT request ->> '$.workspace.bundleHash' FROM runs",
-            )?;
-            collect(
-                connection,
-                &mut named,
                 "SELECT request ->> '$.workspace.dirtyDiffHash' FROM runs",
-            )?;
-            collect(
-                connection,
-                &mut named,
                 "SELECT file.value ->> 'hash'
                  FROM runs, json_each(request, '$.workspace.untrackedFiles') AS file",
-            )?;
-            collect(
-                connection,
-                &mut named,
-                "SELECT kept.value FROM receipts,
-                 json_each(body, '$.workspaceOut.artifactHashes') AS kept",
-            )?;
-            collect(
-                connection,
-                &mut named,
-                "SELECT kept.value ->> 'contentHash' FROM receipts,
-                 json_each(body, '$.boundaryDisclosures') AS kept",
-            )?;
+                "SELECT kept.value FROM runs JOIN receipts ON receipts.run = runs.seq,
+                 json_each(receipts.body, '$.workspaceOut.artifactHashes') AS kept",
+                "SELECT kept.value ->> 'contentHash'
+                 FROM runs JOIN receipts ON receipts.run = runs.seq,
+                 json_each(receipts.body, '$.boundaryDisclosures') AS kept",
+            ] {
+                collect(connection, &mut named, &format!("{query} {STILL_KEPT}"), ended_before)?;
+            }
             for member in ["hash", "contentHash"] {
                 let sql = format!(
                     "SELECT body ->> '$.event.{member}' FROM events JOIN runs ON runs.seq = run
-                     WHERE state IN ('queued', 'leased', 'running', 'stopping')"
+                     {STILL_KEPT} AND state IN ('queued', 'leased', 'running', 'stopping')"
                 );
-                collect(connection, &mut named, &sql)?;
+                collect(connection, &mut named, &sql, ended_before)?;
             }
             let mut envelopes = HashSet::new();
-            let sql = "SELECT request ->> '$.continuation.envelopeHash' FROM runs";
-            collect(connection, &mut envelopes, sql)?;
+            let query = "SELECT request ->> '$.continuation.envelopeHash' FROM runs";
+            let sql = format!("{query} {STILL_KEPT}");
+            collect(connection, &mut envelopes, &sql, ended_before)?;
             Ok((named, envelopes))
         })?;
         for envelope in envelopes {
@@ -157,9 +155,10 @@ fn collect(
     connection: &Connection,
     into: &mut HashSet<Digest>,
     sql: &str,
+    ended_before: u64,
 ) -> Result<(), StoreError> {
     let mut statement = connection.prepare(sql)?;
-    let mut rows = statement.query([])?;
+    let mut rows = statement.query([ended_before])?;
     while let Some(row) = rows.next()? {
         let text: Option<String> = row.get(0)?;
         into.extend(text.and_then(|text| text.parse::<Digest>().ok()));

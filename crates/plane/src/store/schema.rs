@@ -8,7 +8,7 @@ use super::StoreError;
 use crate::files::FileLock;
 
 /// The schema this program writes.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 const V1: &str = "
 CREATE TABLE runs (
@@ -178,6 +178,15 @@ CREATE TRIGGER records_stay BEFORE UPDATE ON records
 PRAGMA user_version = 3;
 ";
 
+/// Runs that only this machine can carry out, and lists by whatever a list is narrowed by.
+const V4: &str = "
+ALTER TABLE runs ADD COLUMN is_local INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX runs_by_pool ON runs (pool, seq, requested_by, agent_kind);
+CREATE INDEX runs_by_requester ON runs (requested_by, seq, pool, agent_kind);
+CREATE INDEX runs_by_agent ON runs (agent_kind, seq, pool, requested_by);
+PRAGMA user_version = 4;
+";
+
 /// Brings the database to the schema we write; refuses one that is newer.
 pub(super) fn prepare(
     connection: &Connection,
@@ -193,9 +202,10 @@ pub(super) fn prepare(
     connection.execute_batch("BEGIN IMMEDIATE")?;
     // Another process may have been faster.
     let result = match version(connection)? {
-        0 => connection.execute_batch(&[V1, V2, V3].concat()),
-        1 => connection.execute_batch(&[V2, V3].concat()),
-        2 => connection.execute_batch(V3),
+        0 => connection.execute_batch(&[V1, V2, V3, V4].concat()),
+        1 => connection.execute_batch(&[V2, V3, V4].concat()),
+        2 => connection.execute_batch(&[V3, V4].concat()),
+        3 => connection.execute_batch(V4),
         VERSION => Ok(()),
         found => {
             connection.execute_batch("ROLLBACK")?;

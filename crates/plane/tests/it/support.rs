@@ -137,6 +137,7 @@ pub(crate) fn new_run(id: &RunId, entry: Entry) -> NewRun {
         created_at: at(1_000),
         idempotency_key: None,
         priority: 0,
+        is_local: false,
         entry,
     }
 }
