@@ -34,6 +34,7 @@ use axum::extract::Request;
 
 pub use error::HttpError;
 pub use routes::{router, router_with};
+pub(crate) use serve::OverTls;
 pub use serve::{TlsError, TlsFiles, serve, tls};
 pub use service::{PlaneService, ServiceError, Shared, keep_house};
 

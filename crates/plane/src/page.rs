@@ -6,6 +6,7 @@
 
 mod files;
 mod sessions;
+mod tickets;
 
 use std::sync::Arc;
 
@@ -23,6 +24,9 @@ use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use sessions::Sessions;
+pub(crate) use tickets::Tickets;
+
+use crate::http::OverTls;
 
 /// Only our own files, no inline anything, nobody frames us.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
@@ -46,12 +50,14 @@ pub(crate) enum Transport {
 #[derive(Debug)]
 struct Page {
     sessions: Sessions,
+    tickets: Arc<Tickets>,
     transport: Transport,
 }
 
-/// Returns the page's routes over the plane's own.
-pub(crate) fn routes(api: Router, transport: Transport) -> Router {
-    let page = Arc::new(Page { sessions: Sessions::new(), transport });
+/// Returns the page's routes over the plane's own. `transport` is what a proxy in front of us
+/// does; a connection of our own that is TLS is one anyway.
+pub(crate) fn routes(api: Router, tickets: Arc<Tickets>, transport: Transport) -> Router {
+    let page = Arc::new(Page { sessions: Sessions::new(), tickets, transport });
     let api = api.layer(middleware::from_fn_with_state(Arc::clone(&page), as_session));
     Router::new()
         .route("/ui", get(index))
@@ -112,8 +118,19 @@ fn plain(status: StatusCode, body: &Value) -> Response {
     response
 }
 
-/// Takes a token and gives a cookie for it; whether the token is any good, the API says.
+impl Page {
+    fn transport_of(&self, request: &Request) -> Transport {
+        match request.extensions().get::<OverTls>() {
+            Some(OverTls) => Transport::Tls,
+            None => self.transport,
+        }
+    }
+}
+
+/// Takes a token, or a ticket for one, and gives a cookie for it; whether the token is any good,
+/// the API says.
 async fn log_in(State(page): State<Arc<Page>>, request: Request) -> Response {
+    let transport = page.transport_of(&request);
     if !is_from_the_page(request.headers()) {
         return plain(StatusCode::FORBIDDEN, &json!({"error": "this is for the page only"}));
     }
@@ -124,13 +141,24 @@ async fn log_in(State(page): State<Arc<Page>>, request: Request) -> Response {
     let Ok(body) = serde_json::from_slice::<Value>(&body) else {
         return bad("request body is not valid JSON");
     };
-    let token = body.get("token").and_then(Value::as_str).unwrap_or_default();
+    let word = |name: &str| body.get(name).and_then(Value::as_str);
+    let redeemed = match word("ticket") {
+        None => None,
+        Some(ticket) => match page.tickets.redeem(ticket) {
+            Some(token) => Some(token),
+            None => {
+                let error = "the ticket was used, or is old";
+                return plain(StatusCode::UNAUTHORIZED, &json!({ "error": error }));
+            }
+        },
+    };
+    let token = redeemed.as_deref().or_else(|| word("token")).unwrap_or_default();
     let is_token = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_token {
         return bad("token: a token has visible letters only");
     }
     match page.sessions.open(token) {
-        Ok(id) => with_cookie(page.transport, &id, sessions::LIFE.as_secs()),
+        Ok(id) => with_cookie(transport, &id, sessions::LIFE.as_secs()),
         Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, &json!({"error": "internal error"})),
     }
 }
@@ -142,7 +170,7 @@ async fn log_out(State(page): State<Arc<Page>>, request: Request) -> Response {
     if let Some(id) = cookie(request.headers()) {
         page.sessions.close(&id);
     }
-    with_cookie(page.transport, "", 0)
+    with_cookie(page.transport_of(&request), "", 0)
 }
 
 fn with_cookie(transport: Transport, id: &str, seconds: u64) -> Response {

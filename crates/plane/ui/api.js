@@ -27,6 +27,7 @@ async function call(method, path, body) {
 export const get = (path) => call("GET", `/ui/api${path}`);
 export const post = (path, body) => call("POST", `/ui/api${path}`, body ?? {});
 export const logIn = (token) => call("POST", "/ui/session", { token });
+export const redeem = (ticket) => call("POST", "/ui/session", { ticket });
 export const logOut = () => call("DELETE", "/ui/session");
 
 /** Returns a blob as text. */

@@ -1,6 +1,6 @@
 // Routes, keys and themes. Every view is a function that fills the page and returns what ends it.
 
-import { Refused } from "./api.js";
+import { Refused, redeem } from "./api.js";
 import { el, link, say } from "./dom.js";
 import { leave, login, policy, runners } from "./house.js";
 import { approvals, runs } from "./runs.js";
@@ -58,13 +58,20 @@ function theme() {
 }
 
 function select(step) {
-  const rows = [...main.querySelectorAll("tbody tr")];
+  const rows = [...main.querySelectorAll("tbody tr, section[data-run]")];
   if (rows.length === 0) return;
   const at = rows.findIndex((row) => row.getAttribute("aria-selected") === "true");
   const next = rows[Math.min(rows.length - 1, Math.max(0, at + step))];
   rows[at]?.removeAttribute("aria-selected");
   next.setAttribute("aria-selected", "true");
   next.scrollIntoView({ block: "nearest" });
+}
+
+/** Returns where the keys of a decision work: in what is selected, else where there is only one. */
+function decision() {
+  const selected = main.querySelector('section[aria-selected="true"] form[aria-label="Decide"]');
+  const all = main.querySelectorAll('form[aria-label="Decide"]');
+  return selected ?? (all.length === 1 ? all[0] : null);
 }
 
 let prefix = null;
@@ -75,9 +82,11 @@ document.addEventListener("keydown", (event) => {
   if (place) return void go(`/ui/${place[0]}`);
   const keys = {
     j: () => select(1), k: () => select(-1), t: theme,
-    Enter: () => event.target === document.body && main.querySelector('tr[aria-selected="true"] a')?.click(),
+    Enter: () => [document.body, main].includes(event.target) && main.querySelector('[aria-selected="true"] a')?.click(),
+    a: () => decision()?.querySelector('[data-key="a"]').click(),
+    d: () => { event.preventDefault(); decision()?.querySelector("input").focus(); },
     "/": () => { event.preventDefault(); main.querySelector("select, input")?.focus(); },
-    "?": () => say("j k move · Enter opens · / filters · g r runs · g a approvals · g n runners · g p policy · t theme"),
+    "?": () => say("j k move · Enter opens · / filters · a approves · d denies · g r runs · g a approvals · g n runners · g p policy · t theme"),
   };
   keys[event.key]?.();
 });
@@ -90,4 +99,14 @@ document.addEventListener("click", (event) => {
 });
 addEventListener("popstate", show);
 
-show().catch((error) => say(error.message));
+/** Logs in with the ticket of an address that the plane printed. It leaves the address first. */
+async function begin() {
+  const ticket = /^#ticket=([0-9a-f]{64})$/.exec(location.hash)?.[1];
+  if (ticket) {
+    history.replaceState(null, "", location.pathname + location.search);
+    await redeem(ticket).catch((error) => say(error.message));
+  }
+  await show();
+}
+
+begin().catch((error) => say(error.message));

@@ -37,6 +37,7 @@ function explain(answer) {
       const report = await post("/v1/runs", { request, dryRun: true });
       const { decision, reason, consentRequirements } = report.policyDecision;
       answer.replaceChildren(el("div", { class: "card" }, el("p", {}, badge(decision === "allow" ? "allowed" : "awaiting_approval"), ` ${reason}`),
+        report.isolation ? el("p", { class: "quiet" }, `Tier: ${report.isolation}`) : null,
         consentRequirements.length ? el("ul", {}, consentRequirements.map((name) => el("li", {}, name))) : null));
     } catch (error) {
       answer.replaceChildren(el("div", { class: "card" }, el("p", {}, badge(error.status === 403 ? "denied" : "failed"), ` ${error.message}`)));

@@ -41,8 +41,10 @@ export async function run(main, { parts: [id, tab = "timeline"], go }) {
   await TABS[shown](place, state);
   if (!ENDED.has(state.view.state ?? state.view.status)) {
     let timer = null;
+    const soon = () => { timer ??= setTimeout(() => { timer = null; refresh().catch(() => {}); }, 300); };
     stops.push(listen(`${path}/events`, {
-      event: () => { timer ??= setTimeout(() => { timer = null; refresh().catch(() => {}); }, 300); },
+      event: soon,
+      state: soon,
       end: () => { refresh().catch(() => {}); },
     }));
   }

@@ -48,7 +48,10 @@ export async function approvals(main) {
       place.replaceChildren(el("p", { class: "quiet" }, "Nothing waits for an approval."));
       return;
     }
-    place.replaceChildren(...page.runs.map((run) => el("section", { class: "card", "data-run": run.runId },
+    // What is there stays as it is: somebody may be writing a reason in it.
+    const missing = new Map(page.runs.map((run) => [run.runId, run]));
+    for (const shown of [...place.children]) if (!missing.delete(shown.dataset.run)) shown.remove();
+    place.prepend(...[...missing.values()].map((run) => el("section", { class: "card", "data-run": run.runId },
       el("h2", {}, link(`/ui/runs/${run.runId}`, run.prompt.slice(0, 200))),
       el("p", {}, `${run.requestedBy?.id ?? "someone"} asks, for `, run.consentRequirements.join("; ") || "this run", ". ", when(run.createdAt)),
       decide(run.runId, draw))));
@@ -67,10 +70,11 @@ export function decide(run, after) {
       await after();
     } catch (error) { say(error.message); }
   };
-  return el("div", { class: "row" },
-    el("button", { class: "main", onclick: act("approve", () => ({}), "Approved.") }, "Approve"),
+  const deny = act("deny", () => (reason.value ? { reason: reason.value } : {}), "Denied.");
+  return el("form", { class: "row", "aria-label": "Decide", onsubmit: (event) => { event.preventDefault(); return deny(); } },
+    el("button", { type: "button", class: "main", "data-key": "a", title: "Key: a", onclick: act("approve", () => ({}), "Approved.") }, "Approve"),
     el("label", {}, "Reason to deny", reason),
-    el("button", { class: "danger", onclick: act("deny", () => (reason.value ? { reason: reason.value } : {}), "Denied.") }, "Deny"));
+    el("button", { class: "danger", title: "Key: d" }, "Deny"));
 }
 
 /** Draws again when some run changes, at most a few times a second; returns what ends it. */

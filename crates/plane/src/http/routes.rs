@@ -1,5 +1,6 @@
 //! Every route, in one list, and what is done around all of them.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
@@ -124,9 +125,10 @@ pub fn router(service: Shared) -> Router {
 pub fn router_with(service: Shared, doors: Router) -> Router {
     let is_tls = service.settings().plane_url.starts_with("https:");
     let transport = if is_tls { page::Transport::Tls } else { page::Transport::Plain };
+    let tickets = Arc::clone(&service.tickets);
     let own = own().with_state(service);
     own.clone()
-        .merge(page::routes(own, transport))
+        .merge(page::routes(own, tickets, transport))
         .merge(doors)
         .method_not_allowed_fallback(refuse)
         .fallback(refuse)

@@ -40,6 +40,10 @@ const DRAIN_TIME: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) IpAddr);
 
+/// Says that a request came over a connection that we made TLS ourselves.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OverTls;
+
 /// The files of TLS.
 #[derive(Debug, Clone, Copy)]
 pub struct TlsFiles<'a> {
@@ -160,10 +164,10 @@ async fn connection(
     // Answers are small; waiting to fill a packet only delays them.
     let _ = stream.set_nodelay(true);
     match tls {
-        None => talk(stream, to, shutdown).await,
+        None => talk(stream, (to, None), shutdown).await,
         Some(tls) => {
             if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
-                talk(stream, to, shutdown).await;
+                talk(stream, (to, Some(OverTls)), shutdown).await;
             }
         }
     }
@@ -171,11 +175,14 @@ async fn connection(
 
 async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    (router, peer): (Router, Peer),
+    ((router, peer), over_tls): ((Router, Peer), Option<OverTls>),
     mut shutdown: watch::Receiver<bool>,
 ) {
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
+        if let Some(over_tls) = over_tls {
+            request.extensions_mut().insert(over_tls);
+        }
         let router = router.clone();
         async move { call(router, request.map(axum::body::Body::new)).await }
     });

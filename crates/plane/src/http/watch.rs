@@ -47,6 +47,7 @@ pub(super) async fn events(
 async fn tell_events(service: Shared, run: RunId, mut from: u64, lines: Lines) -> Option<()> {
     let mut changes = service.changes.listen();
     let mut draining = service.draining.subscribe();
+    let mut told = None;
     loop {
         let (named, start) = (run.clone(), from);
         let (events, state) = blocking(&service, move |service| {
@@ -59,9 +60,13 @@ async fn tell_events(service: Shared, run: RunId, mut from: u64, lines: Lines) -
             say(&lines, &format!("id: {seq}\nevent: event\ndata: {body}\n\n")).await?;
             from = seq + 1;
         }
+        let now = json!({"runId": run, "status": state.wire(), "state": state});
         if state.is_terminal() {
-            let end = json!({"runId": run, "status": state.wire(), "state": state});
-            return say(&lines, &format!("event: end\ndata: {end}\n\n")).await;
+            return say(&lines, &format!("event: end\ndata: {now}\n\n")).await;
+        }
+        // A run that is asked to stop changes without an event.
+        if told.replace(state).is_some_and(|before| before != state) {
+            say(&lines, &format!("event: state\ndata: {now}\n\n")).await?;
         }
         tokio::select! {
             () = changed(&mut changes, &run) => {}

@@ -103,6 +103,29 @@ fn worked(plane: &Plane, runner: &HandRunner) -> String {
     held.run
 }
 
+/// Holds a run until somebody cancels it, as a runner does, and ends it then.
+fn hold(plane: &Plane, runner: &HandRunner, mut held: HeldRun) {
+    let began = std::time::Instant::now();
+    loop {
+        assert!(began.elapsed().as_secs() < 280, "nobody cancelled it");
+        let (status, answer) = runner.post(&held, "renew", &json!({"waitMs": 2_000}));
+        assert_eq!(status, 200, "{answer}");
+        if answer["directive"] == "stop" {
+            break;
+        }
+    }
+    let log = blob(plane, b"all of the log\n");
+    let kept = Event::ArtifactCreated { kind: ArtifactKind::Log, hash: log };
+    held.chain.append(crate::support::now(), &kept).unwrap();
+    let events = runner.told_since(&held, held.chain.events().len() - 1);
+    assert_eq!(runner.post(&held, "events", &json!({"events": events})).0, 200);
+    let actor = crate::support::person("security");
+    let (events, receipt) = runner.end(&mut held, &Event::RunCancelled { actor });
+    let body = json!({"events": events, "receipt": receipt.to_value()});
+    let (status, answer) = runner.post(&held, "complete", &body);
+    assert_eq!(status, 200, "{answer}");
+}
+
 #[test]
 fn page_works_in_a_real_browser() {
     let plane = Plane::start();
@@ -110,11 +133,14 @@ fn page_works_in_a_real_browser() {
     let worked = worked(&plane, &runner);
     let alice = plane.principal(&json!({"name": "alice", "role": "requester"}));
     let security = plane.principal(&json!({"name": "security", "role": "admin"}));
-    let planted = r#"<img src=x onerror="window.planted=1">"#;
-    let body = json!({"request": request(planted, &["MOCK_SECRET"])});
-    let (status, answer) = plane.client().call("POST", "/v1/runs", Some(&alice), Some(&body));
-    assert_eq!(status, 200, "{answer}");
-    let waiting = answer["runId"].as_str().unwrap();
+    let asked = |prompt: &str| {
+        let body = json!({"request": request(prompt, &["MOCK_SECRET"])});
+        let (status, answer) = plane.client().call("POST", "/v1/runs", Some(&alice), Some(&body));
+        assert_eq!(status, 200, "{answer}");
+        answer["runId"].as_str().unwrap().to_owned()
+    };
+    let waiting = asked(r#"<img src=x onerror="window.planted=1">"#);
+    let to_refuse = asked("something else");
     let mut refused = request("true", &[]);
     refused["pool"] = json!("no-such-pool");
     let body = json!({ "request": refused });
@@ -122,18 +148,38 @@ fn page_works_in_a_real_browser() {
     assert_eq!(status, 403);
     let (_, list) = plane.client().call("GET", "/v1/runs?state=denied", Some(&alice), None);
     let ended = list["runs"][0]["runId"].as_str().unwrap();
+    plane.submit("sleep 60");
+    let mut held = runner.claim(5_000).unwrap();
+    runner.start(&mut held);
+    let (live, claim) = (held.run.clone(), held.claim_token.clone());
+    let ticket = plane.service.ticket(&security).unwrap();
     let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e/clients/page");
-    let output = Command::new("timeout")
-        .args(["300", "node", "page.mjs"])
-        .current_dir(clients)
-        .env("WARRANT_URL", &plane.url)
-        .env("WARRANT_TOKEN", &security)
-        .env("WARRANT_WAITING", waiting)
-        .env("WARRANT_ENDED", ended)
-        .env("WARRANT_WORKED", &worked)
-        .output()
-        .unwrap();
+    let output = std::thread::scope(|scope| {
+        let holding = scope.spawn(|| hold(&plane, &runner, held));
+        let output = Command::new("timeout")
+            .args(["270", "node", "page.mjs"])
+            .current_dir(clients)
+            .env("WARRANT_URL", &plane.url)
+            .env("WARRANT_TOKEN", &security)
+            .env("WARRANT_TICKET", ticket)
+            .env("WARRANT_WAITING", waiting)
+            .env("WARRANT_REFUSED", to_refuse)
+            .env("WARRANT_ENDED", ended)
+            .env("WARRANT_WORKED", &worked)
+            .env("WARRANT_LIVE", &live)
+            .env("WARRANT_CLAIM", claim)
+            .output()
+            .unwrap();
+        if !output.status.success() {
+            // Whoever holds the run waits for a cancel that did not come.
+            let path = format!("/v1/runs/{live}/cancel");
+            plane.client().call("POST", &path, Some(&plane.admin), Some(&json!({})));
+        }
+        (output, holding.join())
+    });
+    let (output, held) = output;
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     let complained = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.contains("all checks passed"), "{told}\n{complained}");
+    held.unwrap();
 }
