@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 /// How many keys are remembered before the oldest are forgotten.
 const MAX_KEYS: usize = 10_000;
 
-/// How many wrong tokens an address has in [`WINDOW`] before it is told to back off.
-const MAX_FAILURES: u32 = 20;
-
+/// How long wrong tokens are remembered.
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// Buckets that fill at a steady rate, one for each key.
@@ -52,12 +50,18 @@ impl<K: Eq + Hash + Clone> Buckets<K> {
 }
 
 /// Counts wrong tokens by address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Failures {
+    /// How many an address has in [`WINDOW`] before it is told to back off.
+    most: u32,
     counts: Mutex<HashMap<IpAddr, (u32, Instant)>>,
 }
 
 impl Failures {
+    pub(crate) fn new(most: u32) -> Self {
+        Self { most, counts: Mutex::default() }
+    }
+
     /// Counts a wrong token; true when the address has had too many.
     pub(crate) fn count(&self, address: IpAddr, now: Instant) -> bool {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,8 +72,8 @@ impl Failures {
         if now.duration_since(*since) >= WINDOW {
             (*count, *since) = (0, now);
         }
-        *count += 1;
-        *count > MAX_FAILURES
+        *count = count.saturating_add(1);
+        *count > self.most
     }
 }
 
@@ -90,10 +94,10 @@ mod tests {
 
     #[test]
     fn failures_are_forgotten_after_the_window() {
-        let failures = Failures::default();
+        let failures = Failures::new(20);
         let address = IpAddr::from([127, 0, 0, 1]);
         let start = Instant::now();
-        for _ in 0..MAX_FAILURES {
+        for _ in 0..20 {
             assert!(!failures.count(address, start));
         }
         assert!(failures.count(address, start));

@@ -3,8 +3,13 @@
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
+use self::schemas::reference;
 use super::answer;
 use super::routes::{Access, OPERATIONS, Operation, Takes};
+
+mod answers;
+mod evidence;
+mod schemas;
 
 /// `GET /v1/openapi.json`.
 pub(super) async fn document() -> Response {
@@ -29,9 +34,18 @@ fn describe() -> Value {
         "paths": paths,
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": schemas(),
+            "schemas": all_schemas(),
         },
     })
+}
+
+fn all_schemas() -> Map<String, Value> {
+    let parts = [schemas::requests(), evidence::objects(), answers::objects()];
+    let members = parts.into_iter().filter_map(|part| match part {
+        Value::Object(members) => Some(members),
+        _ => None,
+    });
+    members.flatten().collect()
 }
 
 fn describe_one(operation: &Operation) -> Value {
@@ -39,13 +53,11 @@ fn describe_one(operation: &Operation) -> Value {
         "description": "Refused",
         "content": {"application/json": {"schema": reference("ErrorBody")}},
     });
-    let mut responses = Map::from_iter([("200".to_owned(), json!({"description": "Done"}))]);
-    if operation.path == "/" {
-        responses = Map::from_iter([("302".to_owned(), json!({"description": "To the page"}))]);
-    }
+    let mut responses = Map::new();
     for status in ["400", "401", "403", "404", "408", "409", "413", "429", "503"] {
         responses.insert(status.to_owned(), refusal.clone());
     }
+    responses.extend(answers::of(operation));
     let mut described = json!({
         "summary": operation.summary,
         "responses": responses,
@@ -109,162 +121,4 @@ fn parameters(operation: &Operation) -> Vec<Value> {
         all.push(named);
     }
     all
-}
-
-fn reference(name: &str) -> Value {
-    json!({"$ref": format!("#/components/schemas/{name}")})
-}
-
-fn object(required: &[&str], properties: Value) -> Value {
-    json!({"type": "object", "required": required, "properties": properties})
-}
-
-fn text(max: u64) -> Value {
-    json!({"type": "string", "minLength": 1, "maxLength": max})
-}
-
-fn digest() -> Value {
-    json!({"type": "string", "pattern": "^[0-9a-f]{64}$"})
-}
-
-fn pool() -> Value {
-    json!({"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,128}$"})
-}
-
-fn list(items: &Value) -> Value {
-    json!({"type": "array", "items": items})
-}
-
-fn schemas() -> Value {
-    let token = text(8192);
-    let anything = json!({"type": "object"});
-    let events = list(&reference("ChainedEvent"));
-    let wait = json!({"type": "integer", "minimum": 0});
-    json!({
-        "ErrorBody": object(&["error"], json!({
-            "error": {"type": "string"},
-            "code": {"type": "string"},
-            "issues": list(&json!({"type": "string"})),
-            "reasons": list(&json!({"type": "string"})),
-            "failure": {"type": "string"},
-            "runId": {"type": "string"},
-        })),
-        "ActorRef": object(&["kind", "id"], json!({
-            "kind": {"enum": ["human", "service"]},
-            "id": text(256),
-        })),
-        "ChainedEvent": object(&["seq", "ts", "prev", "event", "hash"], json!({
-            "version": {"const": "warrant.event.v1"},
-            "seq": {"type": "integer", "minimum": 0},
-            "ts": {"type": "string", "format": "date-time"},
-            "prev": digest(),
-            "event": object(&["type"], json!({"type": {"type": "string"}})),
-            "hash": digest(),
-        })),
-        "RunRequest": run_request(),
-        "SubmitRun": object(&["request"], json!({
-            "request": reference("RunRequest"),
-            "dryRun": {"type": "boolean"},
-            "priority": {"type": "integer", "minimum": -100, "maximum": 100},
-        })),
-        "ApproveRun": object(&[], json!({
-            "actor": reference("ActorRef"),
-            "idpToken": text(16_384),
-            "statement": anything,
-        })),
-        "RefuseRun": object(&[], json!({"reason": text(1000)})),
-        "CancelRun": object(&[], json!({"actor": reference("ActorRef")})),
-        "IssuePrincipal": object(&["name", "role"], json!({
-            "name": text(128),
-            "role": {"enum": ["admin", "requester", "approver", "enroller"]},
-            "kind": {"enum": ["human", "service"]},
-            "groups": list(&text(128)),
-        })),
-        "IssueEnrollToken": object(&[], json!({"pool": pool()})),
-        "SetSecret": object(&["value"], json!({"value": text(16_384)})),
-        "PolicyUpload": object(&["document"], json!({
-            "document": anything,
-            "rules": {"type": "string"},
-            "examples": {"type": "string"},
-        })),
-        "Enroll": object(&["enrollToken", "publicKeyPem", "pool"], json!({
-            "enrollToken": text(4096),
-            "publicKeyPem": text(8192),
-            "pool": pool(),
-        })),
-        "ClaimRun": object(&["runnerToken", "pool"], json!({
-            "runnerToken": text(4096),
-            "pool": pool(),
-            "leases": {"type": "boolean"},
-            "waitMs": wait,
-            "abilities": object(&[], json!({
-                "isolations": list(&json!({"type": "string"})),
-                "agentKinds": list(&text(128)),
-                "posture": list(&text(128)),
-            })),
-        })),
-        "StartRun": object(&["claimToken"], json!({"claimToken": token, "events": events})),
-        "RenewLease": object(&["claimToken"], json!({"claimToken": token, "waitMs": wait})),
-        "HandBack": object(&["claimToken"], json!({"claimToken": token})),
-        "AppendEvents": object(&["claimToken", "events"], json!({
-            "claimToken": token, "events": events,
-        })),
-        "CompleteRun": object(&["claimToken", "receipt"], json!({
-            "claimToken": token, "receipt": anything, "events": events,
-        })),
-    })
-}
-
-fn run_request() -> Value {
-    let required = [
-        "agentKind",
-        "budget",
-        "disclosure",
-        "network",
-        "pool",
-        "prompt",
-        "requestedBy",
-        "secretNames",
-        "workspace",
-    ];
-    let workspace = object(
-        &["version", "baseRef", "bundleHash", "untrackedFiles", "deniedPatterns", "deniedPaths"],
-        json!({
-            "version": {"const": "warrant.manifest.v1"},
-            "baseRef": text(256),
-            "bundleHash": digest(),
-            "dirtyDiffHash": digest(),
-            "untrackedFiles": list(&object(&["path", "hash", "bytes"], json!({
-                "path": text(4096),
-                "hash": digest(),
-                "bytes": {"type": "integer", "minimum": 0},
-            }))),
-            "deniedPatterns": list(&json!({"type": "string", "maxLength": 512})),
-            "deniedPaths": list(&text(4096)),
-        }),
-    );
-    object(
-        &required,
-        json!({
-            "requestedBy": reference("ActorRef"),
-            "agentKind": text(64),
-            "agentVersion": {"type": "string", "maxLength": 128},
-            "prompt": text(1_000_000),
-            "pool": pool(),
-            "secretNames": list(&json!({"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"})),
-            "workspace": workspace,
-            "network": object(&["defaultDeny", "allowHosts"], json!({
-                "defaultDeny": {"type": "boolean"},
-                "allowHosts": list(&text(253)),
-            })),
-            "budget": object(&[], json!({
-                "maxSpendUsd": {"type": "number", "minimum": 0},
-                "maxDurationMin": {"type": "number", "exclusiveMinimum": 0},
-            })),
-            "disclosure": {"enum": ["none", "metadata-only", "redacted", "minimal-context", "full"]},
-            "execution": {"type": "object"},
-            "isolation": {"type": "string"},
-            "continuation": {"type": "object"},
-        }),
-    )
 }

@@ -32,6 +32,7 @@ use crate::embedded::{EmbeddedError, EmbeddedPlane};
 use crate::home::Home;
 use crate::judge::{judge, no_policy_hash};
 use crate::notary::Judgment;
+use crate::page::Tickets;
 use crate::random;
 use crate::store::{BLOB_GRACE_MS, PolicyRow, PrincipalRow, RunRow, StoreError, Swept};
 
@@ -56,6 +57,8 @@ pub struct PlaneService {
     pub(crate) strangers: Arc<Semaphore>,
     pub(crate) tokens: TokenCache,
     pub(crate) draining: watch::Sender<bool>,
+    /// Log-ins to the page that wait for their person.
+    pub(crate) tickets: Arc<Tickets>,
     /// Runs that a claim is taking in this moment, so that two never fight for one.
     pub(crate) claiming: Mutex<HashSet<RunId>>,
     policy: RwLock<Option<Arc<PolicySnapshot>>>,
@@ -113,11 +116,12 @@ impl PlaneService {
             changes: Changes::new(),
             logs: LiveLogs::default(),
             metrics: Metrics::default(),
-            failures: Failures::default(),
+            failures: Failures::new(limits.auth_failures_per_minute),
             buckets: Buckets::new(limits.requests_per_second, limits.request_burst),
             strangers: Arc::new(Semaphore::new(STRANGER_KIB)),
             tokens: TokenCache::default(),
             draining: watch::Sender::new(false),
+            tickets: Arc::default(),
             claiming: Mutex::default(),
             policy: RwLock::new(None),
             policy_read: Mutex::new(policy_read),
@@ -141,6 +145,14 @@ impl PlaneService {
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Returns a word with which one person logs in to the page, once, as whoever `token` says.
+    ///
+    /// # Errors
+    /// The system's error when it has no randomness.
+    pub fn ticket(&self, token: &str) -> std::io::Result<String> {
+        self.tickets.issue(token)
     }
 
     /// Tells everyone who waits that the plane is going down: claims and streams end now.
@@ -383,13 +395,17 @@ impl PlaneService {
     /// [`ServiceError`] when the store failed.
     pub fn sweep_retention(&self, now: Timestamp) -> Result<Swept, ServiceError> {
         let Some(policy) = self.policy() else { return Ok(Swept::default()) };
-        let days = policy.document().body().retention.receipts_days;
+        let retention = &policy.document().body().retention;
         let ago = |ms: u64| Timestamp::from_unix_ms(now.unix_ms().saturating_sub(ms));
-        let (Ok(ended_before), Ok(stored_before)) = (ago(days_ms(days)), ago(BLOB_GRACE_MS)) else {
+        let receipts_before = ago(days_ms(retention.receipts_days));
+        let artifacts_before = ago(days_ms(retention.artifacts_days));
+        let (Ok(receipts_before), Ok(artifacts_before), Ok(stored_before)) =
+            (receipts_before, artifacts_before, ago(BLOB_GRACE_MS))
+        else {
             return Ok(Swept::default());
         };
-        let runs = self.plane.store().sweep_runs(ended_before)?;
-        let blobs = self.plane.store().sweep_blobs(stored_before)?;
+        let runs = self.plane.store().sweep_runs(receipts_before)?;
+        let blobs = self.plane.store().sweep_blobs(stored_before, artifacts_before)?;
         if runs + blobs > 0 {
             tracing::info!(runs, blobs, "retention removed {runs} runs and {blobs} blobs");
         }
@@ -422,7 +438,8 @@ pub async fn keep_house(service: Shared) {
         }
         count = count.wrapping_add(1);
         let is_slow_turn = count.is_multiple_of(15);
-        let is_retention_turn = count.is_multiple_of(3600);
+        // Also soon after the start, for planes that seldom live for an hour.
+        let is_retention_turn = count == 60 || count.is_multiple_of(3600);
         let swept = blocking(&service, move |service| {
             service.sweep()?;
             if is_slow_turn {

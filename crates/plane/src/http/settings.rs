@@ -15,11 +15,12 @@ use crate::{files, random};
 /// The port of a plane unless somebody says otherwise.
 pub const DEFAULT_PORT: u16 = 7172;
 
+const FILE: &str = "config.json";
 const VERSION: &str = "warrant.config.v2";
 
 /// What `config.json` says.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Settings {
     version: String,
     /// Where clients find the plane.
@@ -53,7 +54,7 @@ impl std::fmt::Debug for Settings {
 
 /// What old clients may do that ours need not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Compat {
     /// Read blobs without a token, as the reference's runner does.
     #[serde(default, alias = "open_blob_reads")]
@@ -68,12 +69,14 @@ impl Compat {
 
 /// How much callers may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Limits {
     /// Requests per second of one principal.
     pub requests_per_second: u32,
     /// Requests of one principal at once.
     pub request_burst: u32,
+    /// Wrong tokens from one address in a minute before it is told to back off.
+    pub auth_failures_per_minute: u32,
     /// The largest blob.
     pub blob_bytes: u64,
 }
@@ -83,14 +86,29 @@ impl Default for Limits {
         Self {
             requests_per_second: 2_000,
             request_burst: 4_000,
+            auth_failures_per_minute: 20,
             blob_bytes: 4 * 1024 * 1024 * 1024,
         }
     }
 }
 
+impl Limits {
+    /// Returns what is wrong with these limits, if anything: one of zero would let nobody in.
+    #[must_use]
+    pub fn problem(&self) -> Option<&'static str> {
+        let all = [
+            ("requestsPerSecond", u64::from(self.requests_per_second)),
+            ("requestBurst", u64::from(self.request_burst)),
+            ("authFailuresPerMinute", u64::from(self.auth_failures_per_minute)),
+            ("blobBytes", self.blob_bytes),
+        ];
+        all.into_iter().find(|(_, limit)| *limit == 0).map(|(name, _)| name)
+    }
+}
+
 /// An identity provider whose keys are pinned.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct IdpSettings {
     /// Who must have issued a token.
     pub issuer: String,
@@ -131,7 +149,7 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`] when they cannot be read or made.
     pub fn open(home: &Path) -> Result<(Self, bool), SettingsError> {
-        let path = home.join("config.json");
+        let path = home.join(FILE);
         let at = |cause| SettingsError::File { path: path.clone(), cause };
         if let Some(settings) = Self::read(&path)? {
             return Ok((settings, false));
@@ -149,6 +167,14 @@ impl Settings {
             }
             None => Ok((fresh, true)),
         }
+    }
+
+    /// Returns the settings of a home, if it has any.
+    ///
+    /// # Errors
+    /// [`SettingsError`] when they cannot be read.
+    pub fn find(home: &Path) -> Result<Option<Self>, SettingsError> {
+        Self::read(&home.join(FILE))
     }
 
     /// Returns settings with fresh tokens.
@@ -183,6 +209,9 @@ impl Settings {
         }
         if settings.admin_token.len() < 16 || settings.enroll_token.len() < 16 {
             return Err(wrong("tokens have at least 16 characters".to_owned()));
+        }
+        if let Some(name) = settings.limits.as_ref().and_then(Limits::problem) {
+            return Err(wrong(format!("limits.{name} is at least 1")));
         }
         Ok(Some(settings))
     }

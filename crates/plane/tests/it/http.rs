@@ -7,4 +7,5 @@ mod house;
 mod page;
 mod people;
 mod support;
+mod table;
 mod transcript;

@@ -1,31 +1,131 @@
-//! The API against a fuzzer nobody here wrote, by its own description: nothing is ever a 500.
+//! The API against a fuzzer nobody here wrote, by its own description: nothing is ever a 500, and
+//! every answer is one the description names.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use super::support::Plane;
+use serde_json::{Value, json};
+use warrant_plane::home::fresh_key;
+use warrant_plane::http::settings::Limits;
+
+use super::support::{HandRunner, Plane, request};
+
+/// A stream that never ends; it is tried by hand elsewhere.
+const ENDLESS: &str = "/v1/events";
+
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
+                      response_schema_conformance";
+
+/// A plane that slows nobody down, so that the fuzzer meets the plane and not its limits.
+fn generous() -> Plane {
+    Plane::start_with(|settings| {
+        settings.limits = Some(Limits {
+            requests_per_second: 1_000_000,
+            request_burst: 1_000_000,
+            auth_failures_per_minute: 1_000_000,
+            ..Limits::default()
+        });
+    })
+}
+
+/// Things that exist: what the fuzzer makes up around them reaches the code behind.
+fn facts(plane: &Plane) -> Value {
+    let admin = Some(plane.admin.as_str());
+    let runner = HandRunner::enroll(plane, "default");
+    let sent_away = HandRunner::enroll(plane, "default");
+    plane.principal(&json!({"name": "victim", "role": "requester"}));
+    plane.submit("echo held");
+    let mut held = runner.claim(0).unwrap();
+    runner.start(&mut held);
+    let open = plane.submit("echo open");
+    let alice = plane.principal(&json!({"name": "alice", "role": "requester"}));
+    let asked = json!({"request": request("true", &["MOCK_SECRET"])});
+    let (_, waiting) = plane.client().call("POST", "/v1/runs", Some(&alice), Some(&asked));
+    let mut refused = request("true", &[]);
+    refused["pool"] = json!("no-such-pool");
+    let refused = json!({ "request": refused });
+    let (status, ended) = plane.client().call("POST", "/v1/runs", admin, Some(&refused));
+    assert_eq!(status, 403, "{ended}");
+    let (_, stored) = plane.client().bytes("POST", "/v1/blobs", admin, Some(b"blob".to_vec()));
+    let stored: Value = serde_json::from_slice(&stored).unwrap();
+    let of = |run: &Value| json!({ "id": run });
+    json!({
+        "claimToken": held.claim_token,
+        "runnerToken": runner.token,
+        "enrollToken": plane.enroll,
+        "publicKeyPem": fresh_key().unwrap().public().pem(),
+        "pool": "default",
+        "id": held.run,
+        "name": "victim",
+        "hash": stored["hash"],
+        "operations": {
+            // What streams must end, and what ends a run must not end the one that is held.
+            "GET /v1/runs/{id}/events": of(&ended["runId"]),
+            "GET /v1/runs/{id}/logs": of(&ended["runId"]),
+            "GET /v1/runs/{id}/bundle": of(&ended["runId"]),
+            "POST /v1/runs/{id}/approve": of(&waiting["runId"]),
+            "POST /v1/runs/{id}/deny": of(&waiting["runId"]),
+            "POST /v1/runs/{id}/cancel": of(&json!(open)),
+            "POST /v1/runners/{id}/revoke": of(&json!(sent_away.id)),
+            "PUT /v1/secrets/{name}": {"name": "MOCK_SECRET"},
+            "DELETE /v1/secrets/{name}": {"name": "MOCK_SECRET"},
+        },
+    })
+}
 
 #[test]
 fn a_fuzzer_that_reads_the_description_finds_no_server_error() {
     let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e/clients/schemathesis");
     let fuzzer = clients.join(".venv/bin/schemathesis");
     assert!(fuzzer.is_file(), "{} is missing: `cargo xtask test` installs it", fuzzer.display());
-    let plane = Plane::start();
+    let plane = generous();
     let folder = tempfile::tempdir().unwrap();
+    let answers = folder.path().join("answers");
     let done = Command::new("timeout")
-        .arg("240")
+        .arg("300")
         .arg(&fuzzer)
         .args(["run", &format!("{}/v1/openapi.json", plane.url), "--url", &plane.url])
         .args(["--header", &format!("Authorization: Bearer {}", plane.admin)])
-        .args(["--checks", "not_a_server_error", "--max-examples", "8", "--seed", "7"])
-        .args(["--phases", "examples,coverage,fuzzing", "--exclude-path", "/v1/events"])
-        .args(["--generation-database", "none", "--no-color"])
+        .args(["--checks", CHECKS, "--max-examples", "10", "--seed", "7"])
+        .args(["--phases", "examples,coverage,fuzzing", "--exclude-path", ENDLESS])
+        .args(["--generation-database", "none", "--no-color", "--continue-on-failure"])
+        .args(["--request-timeout", "30", "--suppress-health-check", "all"])
+        .env("SCHEMATHESIS_HOOKS", clients.join("hooks.py"))
+        .env("WARRANT_FACTS", facts(&plane).to_string())
+        .env("WARRANT_ANSWERS", &answers)
         .current_dir(folder.path())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
-    assert!(said.contains("not_a_server_error") || said.contains("passed"), "{said}");
+    let (_, description) = plane.client().call("GET", "/v1/openapi.json", None, None);
+    every_operation_was_met(&description, &std::fs::read_to_string(&answers).unwrap());
     let health = plane.client().call("GET", "/v1/ready", None, None);
     assert_eq!(health.0, 200, "it still works");
+}
+
+/// Checks that the fuzzer met each operation itself, and not its limits.
+fn every_operation_was_met(description: &Value, answers: &str) {
+    let mut met: BTreeMap<&str, Vec<u16>> = BTreeMap::new();
+    for line in answers.lines() {
+        let (operation, status) = line.rsplit_once(' ').unwrap();
+        met.entry(operation).or_default().push(status.parse().unwrap());
+    }
+    for (path, methods) in description["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let operation = format!("{} {path}", method.to_uppercase());
+            if path == ENDLESS {
+                continue;
+            }
+            let statuses = met.get(operation.as_str()).cloned().unwrap_or_default();
+            let limited = statuses.iter().filter(|status| **status == 429).count();
+            let reached = statuses.len() - limited;
+            assert!(reached >= 5 && limited * 10 <= statuses.len(), "{operation}: {statuses:?}");
+            assert!(
+                statuses.iter().any(|status| *status < 500 && *status != 401),
+                "{operation} only met the door: {statuses:?}"
+            );
+        }
+    }
 }

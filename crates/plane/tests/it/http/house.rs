@@ -6,6 +6,7 @@ use std::process::Command;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
+use warrant_plane::http::settings::Settings;
 use warrant_plane::http::{TlsFiles, tls};
 
 use super::support::{HandRunner, Plane, request};
@@ -123,6 +124,72 @@ fn retention_removes_old_runs_and_unnamed_blobs_and_nothing_that_is_being_upload
     assert_eq!(plane.client().call("GET", &path, admin, None).0, 404);
     assert_eq!(plane.view(&first.run)["status"], "claimed");
     assert!(exists(&bundle));
+}
+
+#[test]
+fn artifacts_go_before_the_evidence_that_names_them() {
+    let plane = Plane::start();
+    let admin = Some(plane.admin.as_str());
+    let store = |bytes: &[u8]| {
+        let (_, answer) = plane.client().bytes("POST", "/v1/blobs", admin, Some(bytes.to_vec()));
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        answer["hash"].as_str().unwrap().to_owned()
+    };
+    let exists = |hash: &str| {
+        plane.client().bytes("GET", &format!("/v1/blobs/{hash}"), admin, None).0 == 200
+    };
+    let (old, live) = (store(b"of the ended run"), store(b"of the live run"));
+    let submit = |bundle: &str| {
+        let mut wish = request("true", &[]);
+        wish["workspace"]["bundleHash"] = json!(bundle);
+        let wish = json!({ "request": wish });
+        let (status, answer) = plane.client().call("POST", "/v1/runs", admin, Some(&wish));
+        assert_eq!(status, 200, "{answer}");
+    };
+    let runner = HandRunner::enroll(&plane, "default");
+    submit(&old);
+    let mut held = runner.claim(0).unwrap();
+    runner.start(&mut held);
+    assert_eq!(runner.finish(&mut held).0, 200);
+    submit(&live);
+    let _live = runner.claim(0).unwrap();
+    let (now, day) = (crate::support::now(), 24 * 3_600_000);
+    let swept = plane.service.sweep_retention(now.plus_ms(89 * day)).unwrap();
+    assert_eq!((swept.runs, swept.blobs), (0, 0), "artifacts are kept for 90 days");
+    assert!(exists(&old) && exists(&live));
+    let swept = plane.service.sweep_retention(now.plus_ms(91 * day)).unwrap();
+    assert_eq!((swept.runs, swept.blobs), (0, 1));
+    assert!(!exists(&old) && exists(&live), "a run under way keeps what it needs");
+    let path = format!("/v1/runs/{}/bundle", held.run);
+    assert_eq!(plane.client().call("GET", &path, admin, None).0, 200, "the evidence stays");
+}
+
+#[test]
+fn settings_that_mean_nothing_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.json");
+    let (made, is_new) = Settings::open(dir.path()).unwrap();
+    assert!(is_new && Settings::find(dir.path()).unwrap() == Some(made));
+    let good: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let read = |changed: &Value| {
+        std::fs::write(&file, changed.to_string()).unwrap();
+        Settings::open(dir.path()).map(drop).map_err(|error| error.to_string())
+    };
+    for (name, value, why) in [
+        ("limts", json!({}), "limts"),
+        ("limits", json!({"requestsPerSeconds": 1}), "requestsPerSeconds"),
+        ("limits", json!({"requestBurst": 0}), "limits.requestBurst"),
+        ("limits", json!({"authFailuresPerMinute": 0}), "limits.authFailuresPerMinute"),
+        ("compat", json!({"openBlobs": true}), "openBlobs"),
+    ] {
+        let mut changed = good.clone();
+        changed[name] = value;
+        let error = read(&changed).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+    let mut changed = good;
+    changed["limits"] = json!({"requestsPerSecond": 5, "authFailuresPerMinute": 7});
+    assert_eq!(read(&changed), Ok(()));
 }
 
 #[test]
