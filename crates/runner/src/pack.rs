@@ -14,8 +14,8 @@ use warrant_protocol::event::{ArtifactKind, Direction, FailureClass};
 use warrant_protocol::port::{BlobRef, Lease};
 use warrant_protocol::{Digest, Event};
 use warrant_workspace::{
-    Change, ChangeKind, Checkout, CollectOptions, Collected, Diff, TreeLimits,
-    collect as collect_checkout, collect_overlay, quiet,
+    Change, ChangeKind, Checkout, CollectOptions, Collected, Diff, Progress, TreeLimits,
+    collect as collect_checkout, collect_overlay,
 };
 
 use crate::halt::Halt;
@@ -46,7 +46,7 @@ pub(crate) fn pack_changes(
     let Ok(scratch) = Scratch::create(&surroundings.scratch.join(lease.key.run.as_str())) else {
         return Ok(not_packed("there is no room to collect the changes in"));
     };
-    match collect(surroundings.workspace, upper, &scratch) {
+    match collect(surroundings, upper, &scratch) {
         Ok(collected) => {
             pack_collected(surroundings, lease, journal, (collected, upper.as_fd(), redactor))
         }
@@ -64,7 +64,9 @@ pub(crate) fn pack_checkout(
     let Ok(scratch) = Scratch::create(&surroundings.scratch.join("packing")) else {
         return Ok(not_packed("there is no room to collect the changes in"));
     };
-    let collected = match collect_checkout(checkout, &options_for(&scratch)) {
+    let collected =
+        surroundings.told(|progress| collect_checkout(checkout, &options_for(&scratch, progress)));
+    let collected = match collected {
         Ok(collected) => collected,
         Err(error) => {
             return Ok(not_packed(&format!("the changes could not be collected: {error}")));
@@ -131,18 +133,21 @@ fn is_empty(directory: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(true)
 }
 
-fn collect(workspace: &Path, upper: &OwnedFd, scratch: &Scratch) -> Result<Collected, String> {
-    let lower = File::open(workspace).map_err(|_| "the workspace is gone".to_owned())?;
-    collect_overlay(lower.as_fd(), upper.as_fd(), &options_for(scratch))
-        .map_err(|error| format!("the changes could not be collected: {error}"))
+fn collect(
+    surroundings: &Surroundings<'_>,
+    upper: &OwnedFd,
+    scratch: &Scratch,
+) -> Result<Collected, String> {
+    let lower =
+        File::open(surroundings.workspace).map_err(|_| "the workspace is gone".to_owned())?;
+    let collected = surroundings.told(|progress| {
+        collect_overlay(lower.as_fd(), upper.as_fd(), &options_for(scratch, progress))
+    });
+    collected.map_err(|error| format!("the changes could not be collected: {error}"))
 }
 
-fn options_for(scratch: &Scratch) -> CollectOptions<'_> {
-    CollectOptions {
-        scratch: scratch.path.as_path(),
-        limits: TreeLimits::generous(),
-        progress: &quiet,
-    }
+fn options_for<'a>(scratch: &'a Scratch, progress: Progress<'a>) -> CollectOptions<'a> {
+    CollectOptions { scratch: scratch.path.as_path(), limits: TreeLimits::generous(), progress }
 }
 
 /// Whether a compressed part of the diff may carry a secret.

@@ -21,6 +21,7 @@ use warrant_protocol::{
     Signer, SigningKey, Timestamp, Usage, fold,
 };
 use warrant_sandbox::{Backend, Cancel, Plan, RunReport, Stdin, Stream, TtySize};
+use warrant_workspace::{Progress, Step};
 
 use crate::door::verify_contract;
 use crate::fit;
@@ -83,6 +84,18 @@ pub trait Observer: Send + Sync {
     /// # Errors
     /// An error means nobody reads any more; the run is cancelled.
     fn output(&self, stream: Stream, bytes: &[u8]) -> io::Result<()>;
+
+    /// Hears how far building or collecting the workspace is; nothing means that it is done.
+    fn progress(&self, _step: Option<Step>) {}
+}
+
+impl Surroundings<'_> {
+    /// Does work on the workspace whose progress the observer hears.
+    pub(crate) fn told<T>(&self, work: impl FnOnce(Progress<'_>) -> T) -> T {
+        let done = work(&|step| self.observer.progress(Some(step)));
+        self.observer.progress(None);
+        done
+    }
 }
 
 /// How a run ended; its receipt is signed, countersigned and stored.

@@ -15,7 +15,7 @@ use warrant_protocol::port::Lease;
 use warrant_protocol::{ContractBody, Event, ExecutionSpec, Outcome};
 use warrant_workspace::{
     BlobSource, Checkout, GitDirectory, MaterializeError, MaterializeOptions, TreeLimits,
-    materialize, quiet,
+    materialize,
 };
 
 use crate::halt::Halt;
@@ -92,15 +92,17 @@ impl<'a> Site<'a> {
         let no_room = |_| failed("there is no room for the workspace".to_owned());
         let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
         make(visit.checkout).and_then(|()| make(surroundings.scratch)).map_err(no_room)?;
-        let options = MaterializeOptions {
-            scratch: surroundings.scratch,
-            limits: TreeLimits::generous(),
-            git_directory: GitDirectory::Write,
-            progress: &quiet,
-        };
         let manifest = &lease.contract.body().workspace;
-        let checkout = materialize(manifest, visit.blobs, visit.checkout, &options)
-            .map_err(|error| failed(told(&error)))?;
+        let built = surroundings.told(|progress| {
+            let options = MaterializeOptions {
+                scratch: surroundings.scratch,
+                limits: TreeLimits::generous(),
+                git_directory: GitDirectory::Write,
+                progress,
+            };
+            materialize(manifest, visit.blobs, visit.checkout, &options)
+        });
+        let checkout = built.map_err(|error| failed(told(&error)))?;
         let manifest_hash = lease.contract.manifest_hash();
         journal.record(&Event::WorkspaceMaterialized { manifest_hash })?;
         Ok(Self::Own(Box::new(checkout)))
