@@ -51,6 +51,8 @@ pub struct Continuation<'a> {
     pub message: Option<String>,
     /// A note for whoever goes on.
     pub note: Option<String>,
+    /// Why it goes on; without it, that it continues the run.
+    pub reason: Option<String>,
     /// What was said; without it, what the run's program said.
     pub transcript: Option<&'a mut dyn Read>,
     /// What the tools did.
@@ -176,7 +178,7 @@ impl Desk {
                 version: request.agent_version.clone(),
             },
             task: Task { prompt: request.prompt.clone() },
-            reason: Some(format!("continues {}", wish.run)),
+            reason: wish.reason.or_else(|| Some(format!("continues {}", wish.run))),
             secrets: claims(&request),
             network: request.network.clone(),
             budget: request.budget.clone(),

@@ -289,7 +289,11 @@ impl Desk {
     }
 }
 
-fn environment(home: Option<&Path>) -> Result<HomeEnvironment, DeskError> {
+/// Returns what of the environment says where home is and what opens it; a named home goes before.
+///
+/// # Errors
+/// [`DeskError`] when the named home has no absolute path or the keyring gives no key.
+pub fn environment(home: Option<&Path>) -> Result<HomeEnvironment, DeskError> {
     let mut environment = HomeEnvironment::of_process();
     if let Some(home) = home {
         environment.warrant_home = Some(std::path::absolute(home)?.into_os_string());
