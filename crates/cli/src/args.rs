@@ -14,12 +14,12 @@ mod serving;
 mod setup;
 
 pub(crate) use agents::{Hook, HookEvent, Install, Mcp, McpCommand, Shell};
-pub(crate) use continuing::TakeUp;
+pub(crate) use continuing::Continue;
 pub(crate) use doors::Doors;
 pub(crate) use exec::{Exec, Sandbox};
-pub(crate) use fleet::{Cancel, Continue, Login, PlaneArguments, Run, Runner, RunnerStart, Watch};
+pub(crate) use fleet::{Cancel, Login, PlaneArguments, Run, Runner, RunnerStart, Watch};
 pub(crate) use reading::{Bundle, Export, Log, Pull, Runs, Undo, Verify};
-pub(crate) use serving::{Plane, PlaneStart};
+pub(crate) use serving::{Dev, Plane, PlaneStart};
 pub(crate) use setup::{Approve, Deny, Init, Keys, Policy, Secret};
 
 /// Runs what agents want to run, with permission, inside a boundary, and proves it
@@ -56,7 +56,8 @@ pub(crate) enum Command {
     /// Have an agent work on a task, under contract, here or at a plane
     #[command(after_help = fleet::RUN_HELP)]
     Run(Box<Run>),
-    /// Hand work over to a plane with what was said so far
+    /// Go on where a run ended, with its files and what was said, here or at a plane
+    #[command(after_help = continuing::CONTINUE_HELP)]
     Continue(Box<Continue>),
     /// Watch a run as it happens
     Watch(Watch),
@@ -111,6 +112,8 @@ pub(crate) enum Command {
     /// Look at, change and test the policy
     #[command(subcommand)]
     Policy(Policy),
+    /// Be plane, runner and page in one process, for a laptop
+    Dev(Dev),
     /// Serve this home's plane to clients and runners
     #[command(subcommand)]
     Plane(Plane),

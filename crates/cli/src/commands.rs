@@ -13,6 +13,7 @@ use warrant_govern::Desk;
 mod approvals;
 mod conform;
 mod continuing;
+mod dev;
 mod doors;
 mod exec;
 mod hook;
@@ -46,7 +47,10 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
             Some(plane) => remote::run::run(&plane, &arguments),
             None => remote::run::here(home, &arguments),
         },
-        Command::Continue(arguments) => remote::run::go_on(&needed()?, &arguments),
+        Command::Continue(arguments) => match plane()? {
+            Some(plane) => remote::continuing::run(&plane, &arguments),
+            None => continuing::run(home, &arguments),
+        },
         Command::Watch(arguments) => match plane()? {
             Some(plane) => remote::watch::watch(&plane, &arguments),
             None => reading::watch(&desk()?, &arguments),
@@ -99,6 +103,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Secret(command) => secret::run(&desk()?, command),
         Command::Doors(command) => doors::run(&desk()?, command),
         Command::Policy(command) => policy::run(&desk()?, command),
+        Command::Dev(arguments) => dev::run(home, &arguments),
         Command::Plane(command) => plane::run(home, &command),
         Command::Runner(command) => runner::run(&cli.plane, command),
         Command::Init(arguments) => policy::init(home, &arguments),

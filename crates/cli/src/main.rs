@@ -11,6 +11,7 @@ mod args;
 mod commands;
 mod duration;
 mod exit;
+mod living;
 mod logs;
 mod plane_client;
 mod progress;

@@ -1,8 +1,8 @@
 //! A plane somewhere else, as the commands see it: where it is, who we are there, and its calls.
 //!
 //! Which plane: `--plane`, `WARRANT_PLANE`, else the one that `warrant login` wrote into the home.
-//! The token: `WARRANT_TOKEN`, else the one of the login. Without a plane a command speaks of
-//! this machine.
+//! The token: `WARRANT_TOKEN`, else the one of the login, else that of the home's own plane when it
+//! is alive. Without a plane a command speaks of this machine.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write as _};
@@ -19,6 +19,8 @@ use warrant_workspace::{BlobSink, StoredBlob};
 
 use crate::args::PlaneArguments;
 use crate::exit::Misuse;
+use crate::living::own_plane;
+use crate::progress::{Meter, Metered};
 
 const LOGIN_FILE: &str = "login.json";
 const LOGIN_VERSION: &str = "warrant.login.v1";
@@ -46,9 +48,10 @@ impl PlaneClient {
         arguments: &PlaneArguments,
     ) -> anyhow::Result<Option<Self>> {
         // Without a home nobody has logged in.
-        let login = match home_of(home) {
-            Ok(home) => Login::read(&home)?,
-            Err(_) => None,
+        let home = home_of(home).ok();
+        let login = match &home {
+            Some(home) => Login::read(home)?,
+            None => None,
         };
         let given = arguments.plane.clone();
         let Some(plane) = given.or_else(|| login.as_ref().map(|login| login.plane.clone())) else {
@@ -57,8 +60,12 @@ impl PlaneClient {
         let same =
             |login: &&Login| login.plane.trim_end_matches('/') == plane.trim_end_matches('/');
         let login = login.as_ref().filter(same);
+        let own = home.filter(|_| login.is_none()).and_then(|home| own_plane(&home, &plane));
         let token = std::env::var("WARRANT_TOKEN").ok().filter(|token| !token.is_empty());
-        let Some(token) = token.or_else(|| login.map(|login| login.token.clone())) else {
+        let token = token
+            .or_else(|| login.map(|login| login.token.clone()))
+            .or_else(|| own.as_ref().map(|own| own.token.clone()));
+        let Some(token) = token else {
             return Err(Misuse::of(anyhow::anyhow!(
                 "no token for {plane}: set WARRANT_TOKEN, or: warrant login --plane {plane}"
             )));
@@ -66,6 +73,7 @@ impl PlaneClient {
         let ca = arguments.plane_ca.clone().or_else(|| login.and_then(|login| login.ca.clone()));
         let http = Http::new(&plane, ca.as_deref()).map_err(|error| Misuse::of(error.into()))?;
         let plane_key = login.and_then(|login| login.plane_key.clone());
+        let plane_key = plane_key.or_else(|| own.and_then(|own| own.key));
         Ok(Some(Self { http, token, plane_key }))
     }
 
@@ -120,10 +128,13 @@ impl PlaneClient {
         self.try_get(&format!("/v1/runs/{run}/bundle"))
     }
 
-    /// Opens a blob; what is read is checked against its digest at the end.
-    pub(crate) fn blob(&self, digest: &Digest) -> anyhow::Result<Vec<u8>> {
+    /// Reads a blob while `meter` tells how far it is; it is checked against its digest.
+    pub(crate) fn blob(&self, digest: &Digest, meter: &Meter) -> anyhow::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.http.open_blob(digest, &self.token)?.read_to_end(&mut bytes)?;
+        meter.doing("fetching");
+        let blob = self.http.open_blob(digest, &self.token)?;
+        Metered::new(blob, meter).read_to_end(&mut bytes)?;
+        meter.rest();
         if Digest::of(&bytes) != *digest {
             bail!("blob {digest} arrived as another one");
         }

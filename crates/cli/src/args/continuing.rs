@@ -1,27 +1,34 @@
-//! Arguments of `warrant sandbox continue`.
+//! Arguments of `warrant continue`.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
 pub(super) const CONTINUE_HELP: &str = "\
-The files are those of the workspace with the run's changes on top; they are put down as a
-checkpoint in an envelope, and the new run's contract names that envelope by its digest.
-Without ARGV the same program starts again. The new run is judged like any other; its changes
-are its own diff, to be pulled after those of the run it continues.
-Its exit code is the exit code; see warrant sandbox exec --help for ours.
+Work is put down as a checkpoint in an envelope, and the new run's contract names that envelope by
+its digest. The new run is judged like any other; its changes are its own.
 
-Example:
-  warrant sandbox continue run_… --note 'the tests still fail' -- npm test";
+Without a plane: RUN is a run of this machine. Its files are those of the workspace with the run's
+changes on top; without ARGV the same program starts again, or the one of TASK.
+With a plane and RUN: a run of the plane goes on there, from its own files with its changes.
+With a plane and no RUN: the repository travels, and TASK is what the plane takes over.
+
+What was said is --transcript, else what the run's program said.
+Exit codes: as of warrant sandbox exec, and warrant run.
+
+Examples:
+  warrant continue run_… --note 'the tests still fail' -- npm test
+  warrant continue --plane https://plane.example:7172 run_… 'now fix the docs'
+  warrant continue --plane https://plane.example:7172 --agent codex --transcript talk.md 'finish it'";
 
 #[derive(Debug, Args)]
-pub(crate) struct TakeUp {
-    /// The run that ended
-    #[arg(value_name = "RUN")]
-    pub(crate) run: String,
-    /// The workspace it ran in [default: the current directory]
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub(crate) workspace: PathBuf,
+pub(crate) struct Continue {
+    /// The run that ended (run_…), then the task, if it is another one
+    #[arg(value_name = "RUN] [TASK")]
+    pub(crate) words: Vec<String>,
+    /// The workspace [default: the current directory]
+    #[arg(long, visible_alias = "workspace", value_name = "DIR", default_value = ".")]
+    pub(crate) repo: PathBuf,
     /// The task, for people and agents [default: the run's]
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
@@ -31,28 +38,85 @@ pub(crate) struct TakeUp {
     /// A note for whoever goes on, kept in the checkpoint
     #[arg(long, value_name = "TEXT")]
     pub(crate) note: Option<String>,
+    /// Why it goes on, kept in the envelope
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
     /// What was said, as a file [default: what the run's program said]
     #[arg(long, value_name = "FILE")]
     pub(crate) transcript: Option<PathBuf>,
     /// What the tools did, as a tool journal in JSON
     #[arg(long = "tool-journal", value_name = "FILE")]
     pub(crate) tool_journal: Option<PathBuf>,
-    /// Which tier [default: the run's]
-    #[arg(long, value_name = "P")]
-    pub(crate) provider: Option<String>,
-    /// Wait for an approval instead of ending with 4
-    #[arg(long)]
-    pub(crate) wait: bool,
+    /// Which tier [default: the run's, else namespace]
+    #[arg(long, visible_alias = "provider", value_name = "T")]
+    pub(crate) isolation: Option<String>,
     /// Put the work down in an envelope and print its digest; nothing runs
     #[arg(long = "only-envelope")]
     pub(crate) only_envelope: bool,
-    /// Print one JSON object on stdout instead of the program's output
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     /// Write the bundle of the new run here
     #[arg(long, value_name = "BUNDLE")]
     pub(crate) out: Option<PathBuf>,
+    /// On this machine: wait for an approval instead of ending with 4
+    #[arg(long)]
+    pub(crate) wait: bool,
+    #[command(flatten)]
+    pub(crate) there: There,
     /// The program and its arguments, when it is another one
     #[arg(value_name = "ARGV", last = true, allow_hyphen_values = true)]
     pub(crate) argv: Vec<String>,
+}
+
+/// What only a plane is told.
+#[derive(Debug, Args)]
+#[group(skip)]
+#[command(next_help_heading = "At a plane")]
+pub(crate) struct There {
+    /// Which agent [default: the run's, else command]
+    #[arg(long, value_name = "K")]
+    pub(crate) agent: Option<String>,
+    /// Which pool of runners [default: the run's, else default]
+    #[arg(long, value_name = "P")]
+    pub(crate) pool: Option<String>,
+    /// A secret to release to it by name [default: the run's] (can be repeated)
+    #[arg(long = "secret", value_name = "NAME")]
+    pub(crate) secrets: Vec<String>,
+    /// A host it may reach [default: the run's] (can be repeated)
+    #[arg(long = "allow-host", value_name = "H")]
+    pub(crate) allow_hosts: Vec<String>,
+    /// A pattern of untracked files that may travel (can be repeated)
+    #[arg(long = "allow-untracked", value_name = "G")]
+    pub(crate) allow_untracked: Vec<String>,
+    /// A variable of its environment (can be repeated)
+    #[arg(long = "env", value_name = "K=V")]
+    pub(crate) env: Vec<String>,
+    /// How long it may take: 500ms, 30s, 5m, 1h
+    #[arg(long, value_name = "D", value_parser = super::super::duration::parse)]
+    pub(crate) timeout: Option<u64>,
+    /// Say what would travel and what policy says; nothing runs
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print the run's id and end, without waiting for it
+    #[arg(long)]
+    pub(crate) no_watch: bool,
+}
+
+impl There {
+    /// Returns the first argument that only a plane understands.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let all = [
+            ("--agent", self.agent.is_some()),
+            ("--pool", self.pool.is_some()),
+            ("--secret", !self.secrets.is_empty()),
+            ("--allow-host", !self.allow_hosts.is_empty()),
+            ("--allow-untracked", !self.allow_untracked.is_empty()),
+            ("--env", !self.env.is_empty()),
+            ("--timeout", self.timeout.is_some()),
+            ("--dry-run", self.dry_run),
+            ("--no-watch", self.no_watch),
+        ];
+        all.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
+    }
 }

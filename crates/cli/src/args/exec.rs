@@ -9,9 +9,9 @@ pub(crate) enum Sandbox {
     /// Run one program: judged, contracted, inside a checked boundary, with a receipt
     #[command(after_help = EXEC_HELP)]
     Exec(Box<Exec>),
-    /// Go on where a run ended: a new run, with its files, what was said and what its tools did
-    #[command(after_help = super::continuing::CONTINUE_HELP)]
-    Continue(Box<super::TakeUp>),
+    /// Go on where a run of this machine ended; the same as warrant continue
+    #[command(after_help = super::continuing::CONTINUE_HELP, hide = true)]
+    Continue(Box<super::Continue>),
     /// Print what a tier enforces on this machine, found by trying
     Probe {
         /// The tier; all local ones without it

@@ -132,18 +132,6 @@ pub(crate) struct Run {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Continue {
-    #[command(flatten)]
-    pub(crate) run: Run,
-    /// What was said so far, as a file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) transcript: Option<PathBuf>,
-    /// Why it goes on elsewhere
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) reason: Option<String>,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct Watch {
     /// The run
     #[arg(value_name = "RUN")]

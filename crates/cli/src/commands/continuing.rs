@@ -1,4 +1,4 @@
-//! `warrant sandbox continue`: go on where a run ended.
+//! `warrant continue` on this machine: go on where a run ended.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,20 +8,30 @@ use anyhow::Context as _;
 use serde_json::json;
 use warrant_govern::keep::Mode;
 use warrant_govern::{Continuation, ContinueError, Desk, TakenUp, backends};
-use warrant_protocol::Isolation;
 use warrant_protocol::execution::ExecutionSpec;
 use warrant_protocol::handoff::ToolJournal;
+use warrant_protocol::{Isolation, RunId};
 
 use super::exec::{carry_out, request::Wish};
-use crate::args::{Exec, TakeUp};
+use crate::args::{Continue, Exec};
 use crate::exit::{Exit, Misuse};
+use crate::plane_client::run_id;
 use crate::progress::Meter;
 use crate::ui;
 
 /// Puts a run's work down and takes it up in a new run.
-pub(crate) fn run(home: Option<&Path>, arguments: &TakeUp) -> anyhow::Result<Exit> {
+pub(crate) fn run(home: Option<&Path>, arguments: &Continue) -> anyhow::Result<Exit> {
+    if let Some(name) = arguments.there.given() {
+        return Err(Misuse::of(anyhow::anyhow!("{name} needs a plane: --plane URL")));
+    }
+    let words = Words::read(arguments)?;
+    let Some(run) = &words.run else {
+        return Err(Misuse::of(anyhow::anyhow!(
+            "say which run goes on (run_…), or give a task to a plane: --plane URL"
+        )));
+    };
     let desk = Desk::open(home)?;
-    let taken = take_up(&desk, arguments)?;
+    let taken = take_up(&desk, run, (&words, arguments))?;
     let reference = json!({
         "envelopeHash": taken.reference.envelope_hash,
         "envelopeId": taken.envelope.envelope_id,
@@ -46,19 +56,61 @@ pub(crate) fn run(home: Option<&Path>, arguments: &TakeUp) -> anyhow::Result<Exi
         json: arguments.json,
         out: arguments.out.clone(),
         dry_run: false,
-        ..Exec::plain(&arguments.argv)
+        ..Exec::plain(&words.argv(arguments))
     };
     let wish = Wish { ask: taken.ask.clone(), mode: Mode::Isolated };
     carry_out(&desk, &wish, backend, &exec)
 }
 
-fn take_up(desk: &Desk, arguments: &TakeUp) -> anyhow::Result<TakenUp> {
-    let workspace = std::fs::canonicalize(&arguments.workspace)
-        .with_context(|| format!("no workspace at {}", arguments.workspace.display()))
+/// The words of the command: which run, and what is to be done.
+pub(crate) struct Words {
+    pub(crate) run: Option<RunId>,
+    pub(crate) task: Option<String>,
+}
+
+impl Words {
+    /// Reads the words: the first one is the run if it looks like one.
+    pub(crate) fn read(arguments: &Continue) -> anyhow::Result<Self> {
+        let usage = |text: String| Err(Misuse::of(anyhow::anyhow!(text)));
+        let (run, rest) = match arguments.words.split_first() {
+            Some((first, rest)) if first.starts_with("run_") => (Some(run_id(first)?), rest),
+            _ => (None, arguments.words.as_slice()),
+        };
+        let task = match (rest, &arguments.prompt) {
+            ([], prompt) => prompt.clone(),
+            (_, Some(_)) => {
+                return usage("the task is said twice: as --prompt and by itself".into());
+            }
+            (rest, None) => Some(rest.join(" ")),
+        };
+        if !rest.is_empty() && !arguments.argv.is_empty() {
+            return usage("give a task or a program after --, not both".into());
+        }
+        Ok(Self { run, task })
+    }
+
+    /// Returns the program to start: the one after `--`, else the task as a script.
+    fn argv(&self, arguments: &Continue) -> Vec<String> {
+        match &self.task {
+            Some(task) if arguments.argv.is_empty() && arguments.prompt.is_none() => {
+                vec!["sh".to_owned(), "-c".to_owned(), task.clone()]
+            }
+            _ => arguments.argv.clone(),
+        }
+    }
+}
+
+fn take_up(
+    desk: &Desk,
+    run: &RunId,
+    (words, arguments): (&Words, &Continue),
+) -> anyhow::Result<TakenUp> {
+    let workspace = std::fs::canonicalize(&arguments.repo)
+        .with_context(|| format!("no workspace at {}", arguments.repo.display()))
         .map_err(Misuse::of)?;
-    let isolation = match &arguments.provider {
+    let isolation = match &arguments.isolation {
         Some(name) => {
-            let parsed = name.parse::<Isolation>().with_context(|| format!("--provider {name}"));
+            let parsed = name.parse::<Isolation>().with_context(|| format!("--isolation {name}"));
             Some(parsed.map_err(Misuse::of)?)
         }
         None => None,
@@ -73,13 +125,14 @@ fn take_up(desk: &Desk, arguments: &TakeUp) -> anyhow::Result<TakenUp> {
     };
     let meter = Meter::on_terminal();
     let taken = desk.continue_run(Continuation {
-        run: &desk.run_named(&arguments.run)?,
+        run: &desk.run_named(run.as_str())?,
         workspace: &workspace,
-        execution: execution(&arguments.argv),
-        prompt: arguments.prompt.clone(),
+        execution: argv_execution(&words.argv(arguments), None),
+        prompt: words.task.clone(),
         isolation,
         message: arguments.message.clone(),
         note: arguments.note.clone(),
+        reason: arguments.reason.clone(),
         transcript: transcript.as_mut().map(|file| file as &mut dyn Read),
         tool_journal: tool_journal.as_ref(),
         progress: &|step| meter.step(step),
@@ -90,13 +143,14 @@ fn take_up(desk: &Desk, arguments: &TakeUp) -> anyhow::Result<TakenUp> {
     }
 }
 
-fn execution(argv: &[String]) -> Option<ExecutionSpec> {
+/// Returns what starts a program, if one is named.
+pub(crate) fn argv_execution(argv: &[String], timeout_ms: Option<u64>) -> Option<ExecutionSpec> {
     let (command, args) = argv.split_first()?;
     Some(ExecutionSpec::Argv {
         command: command.clone(),
         args: args.to_vec(),
         cwd: None,
-        timeout_ms: None,
+        timeout_ms,
         env: None,
         log: None,
     })
@@ -107,7 +161,8 @@ fn open(file: &Path) -> anyhow::Result<File> {
     opened.map_err(Misuse::of)
 }
 
-fn read_journal(file: &Path) -> anyhow::Result<ToolJournal> {
+/// Reads what tools did.
+pub(crate) fn read_journal(file: &Path) -> anyhow::Result<ToolJournal> {
     let mut text = String::new();
     open(file)?.take(64 << 20).read_to_string(&mut text)?;
     let journal = serde_json::from_str(&text)

@@ -10,9 +10,11 @@ use warrant_govern::{Ask, Desk, Hands, Permit, backends, keep};
 use warrant_protocol::RunId;
 use warrant_runner::run::{Ended, Observer};
 use warrant_sandbox::{Backend, Cancel, Stdin, Stream};
+use warrant_workspace::Step;
 
 use crate::args::Exec;
 use crate::exit::{Exit, Misuse};
+use crate::progress::Meter;
 
 mod plan;
 pub(crate) mod report;
@@ -85,7 +87,7 @@ fn perform(
     terminal::cancel_on_signals(&cancel)?;
     let tty = terminal::size(arguments.tty)?;
     let _raw = terminal::Raw::enter(tty.is_some())?;
-    let observer = Live { is_quiet: arguments.json };
+    let observer = Live { is_quiet: arguments.json, meter: Meter::on_terminal() };
     let hands = Hands {
         backend,
         stdin: &if arguments.reads_nothing { Stdin::Empty } else { stdin() },
@@ -109,6 +111,7 @@ fn stdin() -> Stdin {
 /// Passes the program's output through, live and untouched but for secrets.
 struct Live {
     is_quiet: bool,
+    meter: Meter,
 }
 
 impl Observer for Live {
@@ -118,6 +121,13 @@ impl Observer for Live {
             _ if self.is_quiet => Ok(()),
             Stream::Stdout => write(&mut io::stdout().lock(), bytes),
             Stream::Stderr => write(&mut io::stderr().lock(), bytes),
+        }
+    }
+
+    fn progress(&self, step: Option<Step>) {
+        match step {
+            Some(step) => self.meter.step(step),
+            None => self.meter.rest(),
         }
     }
 }

@@ -11,15 +11,17 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use warrant_govern::Desk;
 use warrant_govern::mcp::http::Door;
+use warrant_govern::{Desk, environment};
+use warrant_plane::Home;
 use warrant_plane::doors::in_front_of;
 use warrant_plane::http::settings::Settings;
 use warrant_plane::http::{PlaneService, Shared, TlsFiles, keep_house, router, serve, tls};
-use warrant_plane::{Home, HomeEnvironment};
 
+use super::doors;
 use crate::args::{Plane, PlaneStart};
 use crate::exit::{Exit, Misuse};
+use crate::living::Living;
 use crate::ui;
 
 /// How many threads may wait for the disk at once.
@@ -37,49 +39,89 @@ pub(crate) fn run(home: Option<&Path>, command: &Plane) -> anyhow::Result<Exit> 
 
 fn start(home: Option<&Path>, arguments: &PlaneStart) -> anyhow::Result<Exit> {
     log_to_stderr(&arguments.log).map_err(Misuse::of)?;
-    let opened = open(home)?;
+    let opened = open(home, |settings| limit(settings, arguments))?;
     let address = address(arguments, opened.service.settings()).map_err(Misuse::of)?;
-    let acceptor = match (&arguments.tls_cert, &arguments.tls_key) {
+    let tls = match (&arguments.tls_cert, &arguments.tls_key) {
         (Some(certificate), Some(key)) => {
             let client_authority = arguments.client_ca.as_deref();
-            Some(tls(&TlsFiles { certificate, key, client_authority })?)
+            Some(TlsFiles { certificate, key, client_authority })
         }
         _ => None,
     };
-    let doors = arguments.doors.then(|| super::doors::open(home, door_hosts(arguments, address)));
+    let doors = arguments.doors.then(|| doors::open(home, door_hosts(arguments, address)));
     let doors = doors.transpose()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(DISK_THREADS)
-        .build()
-        .context("no runtime")?;
-    let served = runtime.block_on(async {
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| format!("cannot listen on {address}"))?;
-        let bound = listener.local_addr()?;
-        let scheme = if acceptor.is_some() { "https" } else { "http" };
-        // Whoever reads our first words may tell us to stop at once.
-        let shutdown = stop_on_signals(&opened.service)?;
-        announce(&opened, &format!("{scheme}://{bound}"), arguments.json);
-        let housekeeping = tokio::spawn(keep_house(Arc::clone(&opened.service)));
-        let routes = router(Arc::clone(&opened.service));
-        let routes = match &doors {
-            Some(doors) => {
-                tokio::spawn(hang_up(Arc::clone(&doors.mcp), shutdown.clone()));
-                doors.mcp.in_front_of(in_front_of(routes, &doors.hall))
-            }
-            None => routes,
-        };
-        serve(listener, routes, acceptor, shutdown).await.context("the plane cannot serve")?;
-        housekeeping.abort();
-        Ok(Exit::Success)
-    });
-    // Whatever still waits for a reader that stopped reading is not waited for.
-    runtime.shutdown_timeout(GIVE_UP);
+    // Whoever reads our first words may tell us to stop at once.
+    let shutdown = stop_on_signals(&opened.service)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let mut living = None;
+    let serving =
+        Serving { service: &opened.service, doors: doors.as_ref(), address, tls, shutdown };
+    serving.until_told(|bound| {
+        let url = format!("{scheme}://{bound}");
+        living = Living::announce(opened.service.plane().home().root(), &url);
+        announce(&opened, &url, arguments.json);
+    })?;
+    drop(living);
     // Every sandbox that still lives ends with its receipt.
     drop(doors);
-    served
+    Ok(Exit::Success)
+}
+
+/// Puts the limits of the arguments before those of the settings.
+fn limit(settings: &mut Settings, arguments: &PlaneStart) {
+    let wanted = (arguments.requests_per_second, arguments.request_burst, arguments.auth_failures);
+    if let (None, None, None) = wanted {
+        return;
+    }
+    let limits = settings.limits.get_or_insert_default();
+    let (per_second, burst, failures) = wanted;
+    limits.requests_per_second = per_second.unwrap_or(limits.requests_per_second);
+    limits.request_burst = burst.unwrap_or(limits.request_burst);
+    limits.auth_failures_per_minute = failures.unwrap_or(limits.auth_failures_per_minute);
+}
+
+/// A plane about to be served.
+pub(crate) struct Serving<'a> {
+    pub(crate) service: &'a Shared,
+    pub(crate) doors: Option<&'a doors::Opened>,
+    pub(crate) address: SocketAddr,
+    pub(crate) tls: Option<TlsFiles<'a>>,
+    /// Turns true when it is to end.
+    pub(crate) shutdown: watch::Receiver<bool>,
+}
+
+impl Serving<'_> {
+    /// Serves on this thread until told to stop; `ready` hears where, once clients can come.
+    pub(crate) fn until_told(self, ready: impl FnOnce(SocketAddr)) -> anyhow::Result<()> {
+        let Self { service, doors, address, tls: files, shutdown } = self;
+        let acceptor = files.as_ref().map(tls).transpose()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(DISK_THREADS)
+            .build()
+            .context("no runtime")?;
+        let served = runtime.block_on(async {
+            let listener = TcpListener::bind(address)
+                .await
+                .with_context(|| format!("cannot listen on {address}"))?;
+            ready(listener.local_addr()?);
+            let housekeeping = tokio::spawn(keep_house(Arc::clone(service)));
+            let routes = router(Arc::clone(service));
+            let routes = match doors {
+                Some(doors) => {
+                    tokio::spawn(hang_up(Arc::clone(&doors.mcp), shutdown.clone()));
+                    doors.mcp.in_front_of(in_front_of(routes, &doors.hall))
+                }
+                None => routes,
+            };
+            serve(listener, routes, acceptor, shutdown).await.context("the plane cannot serve")?;
+            housekeeping.abort();
+            Ok(())
+        });
+        // Whatever still waits for a reader that stopped reading is not waited for.
+        runtime.shutdown_timeout(GIVE_UP);
+        served
+    }
 }
 
 /// Returns the names under which clients may reach the doors, besides those of loopback.
@@ -103,16 +145,20 @@ pub(crate) struct Opened {
     pub(crate) is_new: bool,
 }
 
-/// Opens this home's plane, and sets it up on first use.
-pub(crate) fn open(home: Option<&Path>) -> anyhow::Result<Opened> {
-    // The desk sets up home and policy on first use.
-    drop(Desk::open(home)?);
-    let mut environment = HomeEnvironment::of_process();
-    if let Some(home) = home {
-        environment.warrant_home = Some(std::path::absolute(home)?.into_os_string());
+/// Opens this home's plane, and sets it up on first use. `change` has the last word on the
+/// settings; what it changes is not kept.
+pub(crate) fn open(
+    home: Option<&Path>,
+    change: impl FnOnce(&mut Settings),
+) -> anyhow::Result<Opened> {
+    let environment = environment(home)?;
+    if !environment.locate()?.join("home.json").exists() {
+        // The desk sets up home and policy on first use.
+        drop(Desk::open(home)?);
     }
     let home = Home::open(&environment)?;
-    let (settings, is_new) = Settings::open(home.root())?;
+    let (mut settings, is_new) = Settings::open(home.root())?;
+    change(&mut settings);
     let service = Arc::new(PlaneService::open(home, settings)?);
     Ok(Opened { service, is_new })
 }
@@ -181,7 +227,7 @@ fn stop_on_signals(service: &Shared) -> anyhow::Result<watch::Receiver<bool>> {
     Ok(stopped)
 }
 
-fn log_to_stderr(level: &str) -> anyhow::Result<()> {
+pub(crate) fn log_to_stderr(level: &str) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::builder()
         .parse(level)
         .with_context(|| format!("`{level}` is no level of logging"))?;

@@ -14,6 +14,7 @@ use warrant_workspace::{
 use crate::args::{Pull, Undo};
 use crate::commands::reading;
 use crate::exit::{Exit, Misuse};
+use crate::progress::Meter;
 use crate::ui;
 use warrant_govern::Desk;
 use warrant_govern::keep::{gate, open_journal};
@@ -40,7 +41,10 @@ pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
         policy: &gate(desk),
         released: &released(&arguments.released)?,
     };
+    let meter = Meter::on_terminal();
+    meter.doing("applying the changes");
     let pulled = bring(&repo, &mut diff, &journal, &options)?;
+    drop(meter);
     tell(&pulled, arguments.json);
     Ok(Exit::Success)
 }
@@ -53,7 +57,8 @@ fn workspace_of(given: &Path, base_ref: &str) -> anyhow::Result<PathBuf> {
     found.with_context(|| format!("no repository or folder at {}", given.display()))
 }
 
-fn released(paths: &[String]) -> anyhow::Result<Vec<TreePath>> {
+/// Reads the paths that a person looked at.
+pub(crate) fn released(paths: &[String]) -> anyhow::Result<Vec<TreePath>> {
     let path = |text: &String| {
         let path = TreePath::new(text.as_bytes()).with_context(|| format!("--release {text}"));
         path.map_err(Misuse::of)

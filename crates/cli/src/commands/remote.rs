@@ -17,8 +17,10 @@ use crate::args::{Approve, Bundle, Cancel, Deny, Export, Login, Pull, Runs};
 use crate::commands::{keys, pulling, reading};
 use crate::exit::{Exit, Misuse};
 use crate::plane_client::{PlaneClient, run_id, write_login};
+use crate::progress::Meter;
 use crate::ui;
 
+pub(crate) mod continuing;
 pub(crate) mod run;
 pub(crate) mod watch;
 
@@ -82,7 +84,7 @@ pub(crate) fn runs(plane: &PlaneClient, arguments: &Runs) -> anyhow::Result<Exit
         let task: String = word("prompt").chars().take(60).collect();
         ui::data(&format!("{}  {state:<10} {}  {task}\n", word("runId"), word("createdAt")));
     }
-    if let Some(next) = answer.get("nextCursor").and_then(Value::as_str) {
+    if let Some(next) = answer.get("next").and_then(Value::as_str) {
         ui::note(&format!("older ones: warrant runs --before {next}"));
     }
     Ok(Exit::Success)
@@ -201,7 +203,7 @@ pub(crate) fn artifact(plane: &PlaneClient, run: &str, kind: &str) -> anyhow::Re
     let bundle = ended(plane, &run)?;
     match artifact_of(&bundle, kind) {
         Some(digest) => {
-            let bytes = plane.blob(&digest)?;
+            let bytes = plane.blob(&digest, &Meter::on_terminal())?;
             // A reader that went away saw what they wanted.
             let _ = io::stdout().lock().write_all(&bytes);
         }
@@ -254,7 +256,8 @@ pub(crate) fn pull(
         }
     }
     let base = bundle.pointer("/contract/workspace/baseRef").and_then(Value::as_str);
-    let diff = plane.blob(&digest)?;
+    let meter = Meter::on_terminal();
+    let diff = plane.blob(&digest, &meter)?;
     let desk = Desk::open(home)?;
     let repo = std::fs::canonicalize(&arguments.repo)
         .with_context(|| format!("no repository at {}", arguments.repo.display()))?;
@@ -268,9 +271,11 @@ pub(crate) fn pull(
         branch_prefix: "warrant/",
         at: SystemTime::now(),
         policy: &gate(&desk),
-        released: &[],
+        released: &pulling::released(&arguments.released)?,
     };
+    meter.doing("applying the changes");
     let pulled = bring(&repo, &mut diff.as_slice(), &journal, &options)?;
+    drop(meter);
     pulling::tell(&pulled, arguments.json);
     Ok(Exit::Success)
 }
@@ -304,6 +309,8 @@ fn trusted(plane: &PlaneClient, bundle: &Value, key: &PublicKey) -> anyhow::Resu
 }
 
 fn ended(plane: &PlaneClient, run: &RunId) -> anyhow::Result<Value> {
+    let meter = Meter::on_terminal();
+    meter.doing("fetching the bundle");
     match plane.bundle(run)? {
         Some(bundle) => Ok(bundle),
         None => bail!("{run} has no receipt yet, or is not there; see warrant watch {run}"),

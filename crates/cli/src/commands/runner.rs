@@ -170,7 +170,7 @@ fn environment(names: &[String]) -> BTreeMap<String, String> {
 }
 
 /// Begins the drain when the machine or a person says so.
-fn drain_on_signals(drain: &Drain) -> anyhow::Result<()> {
+pub(crate) fn drain_on_signals(drain: &Drain) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("no signal handler")?;
     let drain = drain.clone();
     thread::Builder::new()

@@ -1,4 +1,4 @@
-//! `warrant pull`, `warrant undo` and `warrant sandbox continue` from outside, with real runs.
+//! `warrant pull`, `warrant undo` and `warrant continue` from outside, with real runs.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -124,7 +124,6 @@ fn continued_run_starts_from_what_the_first_one_left() {
     )
     .unwrap();
     let second = machine.json(&[
-        "sandbox",
         "continue",
         &first,
         "--json",
@@ -161,14 +160,28 @@ fn continued_run_starts_from_what_the_first_one_left() {
 fn continuing_needs_a_run_that_ended_and_fits() {
     let machine = Machine::with_repository();
     let run = machine.sandboxed("sed -i s/two/ZWEI/ a.txt");
-    let unknown = machine.run(&["sandbox", "continue", "run_00000000-0000-4000-8000-000000000000"]);
+    let unknown = machine.run(&["continue", "run_00000000-0000-4000-8000-000000000000"]);
     assert_eq!(unknown.status.code(), Some(1), "{}", stderr(&unknown));
-    let missing = machine.run(&["sandbox", "continue", &run, "--tool-journal", "/nonexistent"]);
+    let missing = machine.run(&["continue", &run, "--tool-journal", "/nonexistent"]);
     assert_eq!(missing.status.code(), Some(2), "{}", stderr(&missing));
+    for (words, why) in [
+        (&["continue"][..], "say which run"),
+        (&["continue", "not a run"], "say which run"),
+        (&["continue", &run, "--agent", "codex"], "--agent needs a plane"),
+        (&["continue", &run, "x", "--", "y"], "not both"),
+        (&["continue", &run, "x", "--prompt", "y"], "said twice"),
+    ] {
+        let refused = machine.run(words);
+        assert_eq!(refused.status.code(), Some(2), "{words:?}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains(why), "{words:?}: {}", stderr(&refused));
+    }
+    let again = machine.json(&["continue", &run, "--json", "cat a.txt; echo by a task"]);
+    let log = stdout(&machine.run(&["log", again["runId"].as_str().unwrap()]));
+    assert!(log.contains("ZWEI") && log.contains("by a task"), "{log}");
     let envelope = machine.run(&["sandbox", "continue", &run, "--only-envelope"]);
     assert_eq!(stdout(&envelope).trim().len(), 64, "{}", stderr(&envelope));
     fs::write(machine.work("a.txt"), "another\n").unwrap();
-    let changed = machine.run(&["sandbox", "continue", &run]);
+    let changed = machine.run(&["continue", &run]);
     assert_eq!(changed.status.code(), Some(1));
     assert!(stderr(&changed).contains("does not fit the workspace"), "{}", stderr(&changed));
 }

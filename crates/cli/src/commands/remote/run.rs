@@ -1,9 +1,8 @@
-//! `warrant run` and `warrant continue`: a task becomes a request, the workspace travels, and the
-//! run is watched to its end.
+//! `warrant run`: a task becomes a request, the workspace travels, and the run is watched to its
+//! end.
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::str::FromStr;
@@ -11,83 +10,40 @@ use std::str::FromStr;
 use anyhow::{Context as _, bail};
 use serde_json::json;
 use warrant_govern::principal;
-use warrant_plane::random;
-use warrant_protocol::contract::Task;
 use warrant_protocol::execution::{EnvSpec, ExecutionSpec};
-use warrant_protocol::handoff::{
-    EnvelopeVersion, HandoffEnvelope, HandoffSource, HandoffTarget, SourceKind, TargetKind,
-};
-use warrant_protocol::request::{AgentSpec, BudgetSpec, Disclosure, NetworkPolicy, SecretClaim};
+use warrant_protocol::request::{BudgetSpec, Disclosure, NetworkPolicy};
 use warrant_protocol::state::WireStatus;
-use warrant_protocol::{CheckpointId, EnvelopeId, RunRequest, WorkspaceManifest};
+use warrant_protocol::{RunId, RunRequest, WorkspaceManifest};
 use warrant_runner::remote::CallError;
 use warrant_workspace::{
-    CaptureError, CaptureOptions, CheckpointParts, DEFAULT_DENY, History, capture, capture_folder,
-    make_checkpoint, quiet, store_envelope,
+    CaptureError, CaptureOptions, DEFAULT_DENY, History, capture, capture_folder,
 };
 
 use super::watch::{Style, follow};
-use crate::args::{Continue, Exec, Run};
+use crate::args::{Exec, Run};
 use crate::commands::exec;
 use crate::exit::{Exit, Misuse};
 use crate::plane_client::PlaneClient;
+use crate::progress::{Meter, Sending};
 use crate::ui;
 
 /// `warrant run` at a plane.
 pub(crate) fn run(plane: &PlaneClient, arguments: &Run) -> anyhow::Result<Exit> {
     let manifest = captured(plane, arguments)?;
-    submit(plane, arguments, request(arguments, manifest)?)
-}
-
-/// `warrant continue`.
-pub(crate) fn go_on(plane: &PlaneClient, arguments: &Continue) -> anyhow::Result<Exit> {
-    let manifest = captured(plane, &arguments.run)?;
-    let mut request = request(&arguments.run, manifest.clone())?;
-    let mut transcript = match &arguments.transcript {
-        Some(file) => {
-            Some(File::open(file).with_context(|| format!("cannot read {}", file.display()))?)
-        }
-        None => None,
-    };
-    let now = random::now()?;
-    let parts = CheckpointParts {
-        checkpoint_id: CheckpointId::from_random(random::bytes()?),
-        created_at: now,
-        message: None,
-        note: arguments.reason.clone(),
-        parent: None,
-        workspace: Some(manifest),
-        transcript: transcript.as_mut().map(|file| file as &mut dyn io::Read),
-        tool_journal: None,
-    };
-    let checkpoint = make_checkpoint(parts, plane)?;
-    let envelope = HandoffEnvelope {
-        version: EnvelopeVersion::V1,
-        envelope_id: EnvelopeId::from_random(random::bytes()?),
-        created_at: now,
-        source: HandoffSource { kind: SourceKind::Local, actor: principal(), host: None },
-        target: HandoffTarget { kind: TargetKind::RunnerPool, pool: request.pool.clone() },
-        checkpoint,
-        agent: AgentSpec { kind: request.agent_kind.clone(), version: None },
-        task: Task { prompt: request.prompt.clone() },
-        reason: arguments.reason.clone(),
-        secrets: request
-            .secret_names
-            .iter()
-            .map(|name| SecretClaim { name: name.clone(), scope: "requested".to_owned() })
-            .collect(),
-        network: request.network.clone(),
-        budget: request.budget.clone(),
-        disclosure: request.disclosure,
-        execution: request.execution.clone(),
-        isolation: request.isolation,
-    };
-    request.continuation = Some(store_envelope(&envelope, plane)?);
-    submit(plane, &arguments.run, request)
+    let (_, exit) = submit(plane, arguments, request(arguments, manifest)?)?;
+    Ok(exit)
 }
 
 /// `warrant run` without a plane: the same program, here.
 pub(crate) fn here(home: Option<&Path>, arguments: &Run) -> anyhow::Result<Exit> {
+    let only_there = [
+        ("--pool", arguments.pool != "default"),
+        ("--allow-untracked", !arguments.allow_untracked.is_empty()),
+        ("--no-watch", arguments.no_watch),
+    ];
+    if let Some((name, _)) = only_there.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(Misuse::of(anyhow::anyhow!("{name} needs a plane: --plane URL")));
+    }
     let task = arguments.task.join(" ");
     let argv: Vec<String> = match arguments.agent.as_str() {
         "command" => vec!["sh".into(), "-c".into(), task],
@@ -121,24 +77,27 @@ pub(crate) fn here(home: Option<&Path>, arguments: &Run) -> anyhow::Result<Exit>
 }
 
 /// Captures the workspace; its blobs are at the plane then.
-fn captured(plane: &PlaneClient, arguments: &Run) -> anyhow::Result<WorkspaceManifest> {
+pub(super) fn captured(plane: &PlaneClient, arguments: &Run) -> anyhow::Result<WorkspaceManifest> {
     let repo = std::fs::canonicalize(&arguments.repo)
         .with_context(|| format!("no repository at {}", arguments.repo.display()))?;
     let scratch = tempfile::tempdir().context("no scratch directory")?;
     let deny: Vec<String> = DEFAULT_DENY.iter().map(|&pattern| pattern.to_owned()).collect();
+    let meter = Meter::on_terminal();
     let options = CaptureOptions {
         scratch: scratch.path(),
         allow_untracked: &arguments.allow_untracked,
         deny_patterns: &deny,
         history: History::Commit,
-        progress: &quiet,
+        progress: &|step| meter.step(step),
     };
-    let captured = match capture(&repo, plane, &options) {
+    let sink = Sending { sink: plane, meter: &meter };
+    let captured = match capture(&repo, &sink, &options) {
         Err(CaptureError::Discover(_)) if !arguments.allow_untracked.is_empty() => {
-            capture_folder(&repo, plane, &options)
+            capture_folder(&repo, &sink, &options)
         }
         other => other,
     };
+    meter.rest();
     let captured = captured.with_context(|| format!("{} cannot travel", repo.display()))?;
     for warning in &captured.warnings {
         ui::note(&format!("warrant: {}", ui::printable(warning)));
@@ -146,7 +105,8 @@ fn captured(plane: &PlaneClient, arguments: &Run) -> anyhow::Result<WorkspaceMan
     Ok(captured.manifest)
 }
 
-fn request(arguments: &Run, workspace: WorkspaceManifest) -> anyhow::Result<RunRequest> {
+/// Returns what the arguments ask for.
+pub(super) fn request(arguments: &Run, workspace: WorkspaceManifest) -> anyhow::Result<RunRequest> {
     let allow_hosts = parsed_all(&arguments.allow_hosts, "--allow-host")?;
     let secret_names = parsed_all(&arguments.secrets, "--secret")?;
     let prompt = arguments.task.join(" ");
@@ -220,20 +180,26 @@ fn execution(arguments: &Run, prompt: String) -> anyhow::Result<ExecutionSpec> {
     })
 }
 
-fn submit(plane: &PlaneClient, arguments: &Run, request: RunRequest) -> anyhow::Result<Exit> {
+/// Submits a request and watches its run, as the arguments say; returns the run, if there is one,
+/// and how it ended.
+pub(super) fn submit(
+    plane: &PlaneClient,
+    arguments: &Run,
+    request: RunRequest,
+) -> anyhow::Result<(Option<RunId>, Exit)> {
     if arguments.dry_run {
         let body = json!({"request": request, "dryRun": true});
         return match plane.post("/v1/runs", &body) {
             Ok(report) => {
                 ui::json(&report);
-                Ok(Exit::Success)
+                Ok((None, Exit::Success))
             }
-            Err(error) => refused(error, arguments.json),
+            Err(error) => Ok((None, refused(error, arguments.json)?)),
         };
     }
     let submitted = match plane.submit(&request) {
         Ok(submitted) => submitted,
-        Err(error) => return refused(error, arguments.json),
+        Err(error) => return Ok((None, refused(error, arguments.json)?)),
     };
     let run = &submitted.run_id;
     let waits = submitted.status == WireStatus::AwaitingApproval;
@@ -243,7 +209,8 @@ fn submit(plane: &PlaneClient, arguments: &Run, request: RunRequest) -> anyhow::
         } else {
             ui::data(&format!("{run}\n"));
         }
-        return Ok(if waits { Exit::WaitingForApproval } else { Exit::Success });
+        let exit = if waits { Exit::WaitingForApproval } else { Exit::Success };
+        return Ok((Some(run.clone()), exit));
     }
     if waits {
         let needs = submitted.consent_requirements.join(", ");
@@ -251,7 +218,8 @@ fn submit(plane: &PlaneClient, arguments: &Run, request: RunRequest) -> anyhow::
     } else if !arguments.json {
         ui::note(&format!("warrant: {run}"));
     }
-    follow(plane, run, Style { is_pretty: !arguments.json && io::stdout().is_terminal() })
+    let style = Style { is_pretty: !arguments.json && io::stdout().is_terminal() };
+    Ok((Some(run.clone()), follow(plane, run, style)?))
 }
 
 /// A policy that says no is an answer, not an error.

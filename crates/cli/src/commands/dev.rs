@@ -1,0 +1,150 @@
+//! `warrant dev`: plane, runner and page in one process, for a laptop.
+//!
+//! The runner is an ordinary member of the fleet that enrolls by itself and speaks with the plane
+//! over loopback, so what is tried here is what a fleet does.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+
+use anyhow::{Context as _, bail};
+use serde_json::json;
+use tokio::sync::watch;
+use warrant_runner::fleet::{Drain, Tally};
+
+use super::plane::{self, Opened, Serving};
+use super::runner;
+use crate::args::{Dev, PlaneArguments, RunnerStart};
+use crate::exit::{Exit, Misuse};
+use crate::living::Living;
+use crate::ui;
+
+/// How long the runner waits for the plane beside it.
+const ENROLL_WAIT_MS: u64 = 10_000;
+
+/// Works until told to stop.
+pub(crate) fn run(home: Option<&Path>, arguments: &Dev) -> anyhow::Result<Exit> {
+    plane::log_to_stderr(&arguments.log).map_err(Misuse::of)?;
+    let opened = plane::open(home, |_| {})?;
+    let address = address(arguments, opened.service.settings().port).map_err(Misuse::of)?;
+    let doors = arguments.doors.then(|| super::doors::open(home, Vec::new())).transpose()?;
+    let drain = Drain::default();
+    runner::drain_on_signals(&drain)?;
+    let (stop, shutdown) = watch::channel(false);
+    let serving =
+        Serving { service: &opened.service, doors: doors.as_ref(), address, tls: None, shutdown };
+    let tally = thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let plane = scope.spawn(|| {
+            let served = serving.until_told(move |bound| {
+                // Whoever hears it waits for it below.
+                let _ = tell.send(bound);
+            });
+            drain.begin();
+            served
+        });
+        let worked = match told.recv() {
+            Ok(bound) => work(&opened, bound, (arguments, &drain)).map(Some),
+            // It never came up, and says why below.
+            Err(_) => Ok(None),
+        };
+        // The runner has ended, so nobody of ours needs the plane any more.
+        opened.service.drain();
+        stop.send_replace(true);
+        match plane.join() {
+            Ok(served) => served?,
+            Err(_) => bail!("the plane broke"),
+        }
+        worked
+    })?;
+    // Every sandbox that still lives ends with its receipt.
+    drop(doors);
+    tell_end(tally, arguments.json);
+    Ok(Exit::Success)
+}
+
+/// Returns where to listen: here, and nowhere that others can reach.
+fn address(arguments: &Dev, port: u16) -> anyhow::Result<SocketAddr> {
+    let default = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+    let address = arguments.listen.unwrap_or(default);
+    if !address.ip().is_loopback() {
+        bail!("{address} can be reached by others; for them there is warrant plane start");
+    }
+    Ok(address)
+}
+
+fn work(
+    opened: &Opened,
+    bound: SocketAddr,
+    (arguments, drain): (&Dev, &Drain),
+) -> anyhow::Result<Tally> {
+    let home = opened.service.plane().home();
+    let settings = opened.service.settings();
+    let url = format!("http://{bound}");
+    let ticket = opened.service.ticket(&settings.admin_token).context("no log-in for the page")?;
+    let _living = Living::announce(home.root(), &url);
+    announce(opened, (&url, &ticket), arguments);
+    let data_dir = home.root().join("dev-runner");
+    let runner = RunnerStart {
+        pool: arguments.pool.clone(),
+        enroll_token: Some(settings.enroll_token.clone()),
+        concurrency: arguments.concurrency,
+        plane_key: Some(home.root().join("keys/plane.pub.pem")),
+        providers: Vec::new(),
+        agents: Vec::new(),
+        inherit: Vec::new(),
+        drain: arguments.drain,
+        poll: 1_000,
+        enroll_wait: ENROLL_WAIT_MS,
+        json: arguments.json,
+        data_dir: data_dir.clone(),
+    };
+    let plane = PlaneArguments { plane: Some(url), plane_ca: None };
+    runner::work(&plane, &runner, drain).with_context(|| {
+        format!("the runner cannot work; without {} it enrolls anew", data_dir.display())
+    })
+}
+
+fn announce(opened: &Opened, (url, ticket): (&str, &str), arguments: &Dev) {
+    let home = opened.service.plane().home();
+    let settings = opened.service.settings();
+    let key = home.plane_key().public();
+    // SECURITY: what follows # stays in the browser, so no log of anybody has the ticket.
+    let page = format!("{url}/ui/#ticket={ticket}");
+    if arguments.json {
+        let mut line = json!({
+            "url": url,
+            "page": page,
+            "pool": arguments.pool,
+            "home": home.root(),
+            "planeKeyId": key.id(),
+            "planePublicKeyPem": key.pem(),
+        });
+        if opened.is_new
+            && let Some(members) = line.as_object_mut()
+        {
+            members.insert("adminToken".to_owned(), settings.admin_token.clone().into());
+            members.insert("enrollToken".to_owned(), settings.enroll_token.clone().into());
+        }
+        ui::json(&line);
+        return;
+    }
+    ui::note(&format!("warrant: plane {} at {url}", key.id()));
+    ui::note(&format!("page, logs you in once:  {page}"));
+    ui::note(&format!("run something:           warrant run --plane {url} 'echo hello'"));
+    ui::note("tokens for others are in config.json of the home; Ctrl-C drains and ends");
+}
+
+fn tell_end(tally: Option<Tally>, as_json: bool) {
+    let Some(tally) = tally else { return };
+    if as_json {
+        ui::json(&json!({
+            "ended": tally.ended,
+            "fenced": tally.fenced,
+            "waiting": tally.waiting,
+        }));
+    } else {
+        ui::note(&format!("warrant: drained · {} runs ended", tally.ended));
+    }
+}
