@@ -31,7 +31,9 @@ pub(super) fn of(operation: &Operation) -> Map<String, Value> {
         ("get", "/v1/blobs/{hash}") => {
             ("application/octet-stream", json!({"type": "string", "format": "binary"}))
         }
-        ("get", "/v1/runs/{id}/events" | "/v1/runs/{id}/logs" | "/v1/events") => (STREAM, words),
+        ("get", "/v1/runs/{id}/events" | "/v1/runs/{id}/logs" | "/v1/events") => {
+            (STREAM, reference("StreamedEvent"))
+        }
         (method, path) => (JSON, reference(object_of(method, path))),
     };
     Map::from_iter([("200".to_owned(), done(media, schema))])
@@ -117,6 +119,11 @@ fn house() -> Map<String, Value> {
     let document = json!({"type": "object"});
     let house = json!({
         "Description": {"type": "object"},
+        "StreamedEvent": object(&["event", "data"], json!({
+            "id": {"type": "string"},
+            "event": {"enum": ["event", "state", "log", "change", "end"]},
+            "data": {"type": "string", "description": "JSON; a piece of a log is base64"},
+        })),
         "Health": object(&["ok", "service"], json!({"ok": flag(), "service": {"type": "string"}})),
         "Ready": object(&["ready"], json!({"ready": flag()})),
         "Counters": object(&["metrics"], json!({
