@@ -22,8 +22,17 @@ def before_call(context, case, kwargs):
     body = case.body
     if isinstance(body, dict) and isinstance(body.get("waitMs"), int):
         body["waitMs"] = min(body["waitMs"], 20)
+    # The fuzzer learns names from answers; whoever it speaks as must not lose its own token.
+    if (case.path_parameters or {}).get("name") in FACTS["keep"]:
+        case.path_parameters["name"] = FACTS["name"]
     if CHANCE.random() < 0.5:
         return
+    if operation == "POST /v1/runs" and isinstance(body, dict):
+        made_up = body.get("request")
+        body["request"] = dict(FACTS["request"])
+        if isinstance(made_up, dict) and made_up:
+            name = CHANCE.choice(sorted(made_up))
+            body["request"][name] = made_up[name]
     if isinstance(body, dict):
         for name in ("claimToken", "runnerToken", "enrollToken", "publicKeyPem", "pool"):
             if name in body:
