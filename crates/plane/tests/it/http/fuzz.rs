@@ -124,7 +124,6 @@ fn every_operation_was_met(description: &Value, answers: &str) {
                 continue;
             }
             let statuses = met.get(operation.as_str()).cloned().unwrap_or_default();
-            println!("{operation}: {statuses:?}");
             let limited = statuses.iter().filter(|status| **status == 429).count();
             let is_met = statuses.len() > limited && limited * 10 <= statuses.len();
             assert!(is_met, "{operation}: {statuses:?}");
