@@ -210,7 +210,7 @@ fn upload(root: &Path, url: &str, admin: &str) -> Value {
         scratch: &scratch,
         allow_untracked: &[],
         deny_patterns: &[],
-        history: History::Full,
+        history: History::Commit,
         progress: &quiet,
     };
     let captured = capture(&repo, &BlobDirectory::open(blobs.clone()).unwrap(), &options).unwrap();
