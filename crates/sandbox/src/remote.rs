@@ -8,11 +8,13 @@
 mod adapter;
 mod answer;
 mod archive;
+mod bind;
 mod call;
 mod daytona;
 mod drive;
 mod e2b;
 mod inside;
+mod lower;
 mod opensandbox;
 mod posture;
 mod records;
@@ -23,12 +25,12 @@ mod wire;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use warrant_protocol::{Isolation, LimitKind, Limits, Outcome, Posture};
+use warrant_protocol::{Isolation, Outcome, Posture};
 
 pub use settings::{NotConfigured, ProviderConfig, Surroundings};
 pub use wire::Tamper;
@@ -38,9 +40,11 @@ use crate::{
     Stdin, WorkspaceAccess,
 };
 use adapter::{Adapter, Fidelity, Observed, Spec, Start, Told};
+use bind::{bind, signable};
 use drive::{Driven, Feed, Watch, without_output};
 use inside::{Look, Source, WORKSPACE, program_line};
-use posture::{Findings, pinned_digest};
+use lower::{LONGEST_LIFE, check, directory, probe_invocation, revealed, start_timeout};
+use posture::{Findings, pinned_digest, unavailable};
 use session::{Session, SessionError};
 use settings::Account;
 use staging::Staged;
@@ -50,8 +54,6 @@ use wire::{Wire, WireError};
 const CANARY: &str = "1.1.1.1:80";
 /// How much longer than its program a sandbox lives if nobody deletes it.
 const AFTERLIFE: Duration = Duration::from_secs(180);
-/// The longest a sandbox is asked to live.
-const LONGEST_LIFE: Duration = Duration::from_secs(3600);
 
 /// Runs programs in the sandboxes of one provider.
 #[derive(Debug)]
@@ -423,229 +425,6 @@ impl Drop for Remote {
             let _ = std::fs::remove_dir_all(upper);
         }
     }
-}
-
-/// Writes what was found into the plan, so that the receipt binds it.
-fn bind(artifact: &mut Value, readied: &Readied) {
-    let Value::Object(members) = artifact else { return };
-    let Readied { session, observed, look } = readied;
-    let told = |told: &Told<String>| match told {
-        Told::Is(text) => json!(text),
-        Told::Nothing => Value::Null,
-    };
-    let number = |told: &Told<u64>| match told {
-        Told::Is(number) => json!(number),
-        Told::Nothing => Value::Null,
-    };
-    let egress = match &observed.egress {
-        Told::Is(egress) => json!({ "applied": egress.rules, "mechanism": egress.mechanism }),
-        Told::Nothing => json!({ "applied": "unknown" }),
-    };
-    let limits = members.get("limits").cloned().unwrap_or(Value::Null);
-    let sandbox = json!({
-        "id": session.handle.id,
-        "session": session.spec.session,
-        "home": session.spec.home,
-        "image": told(&observed.image),
-        "class": told(&observed.class),
-    });
-    members.insert("sandbox".to_owned(), sandbox);
-    if let Told::Is(digest) = &observed.image_digest {
-        members.insert("image_digest".to_owned(), json!(digest));
-    }
-    let rules = json!({ "requested": members.get("network"), "readBack": egress });
-    members.insert("egress_policy".to_owned(), rules);
-    let mounts = match &observed.mounts {
-        Told::Is(mounts) => mounts.clone(),
-        Told::Nothing => json!([]),
-    };
-    members.insert("mounts".to_owned(), mounts);
-    let limits = json!({
-        "requested": limits,
-        "readBack": {
-            "memoryBytes": number(&observed.memory_bytes),
-            "diskBytes": number(&observed.disk_bytes),
-            "cpuMilli": number(&observed.cpu_milli),
-        },
-        "insideMemoryBytes": look.memory_bytes,
-    });
-    members.insert("resource_limits".to_owned(), limits);
-}
-
-/// Returns JSON as it can be signed: what is absent is left out, and a number is whole or a text.
-fn signable(value: Value) -> Value {
-    match value {
-        Value::Object(members) => {
-            let told = members.into_iter().filter(|(_, value)| !value.is_null());
-            Value::Object(told.map(|(name, value)| (name, signable(value))).collect())
-        }
-        Value::Array(items) => {
-            Value::Array(items.into_iter().filter(|item| !item.is_null()).map(signable).collect())
-        }
-        Value::Number(number) if number.as_u64().is_none_or(|number| number >= 1 << 53) => {
-            Value::String(number.to_string())
-        }
-        other => other,
-    }
-}
-
-/// Refuses what no provider can give.
-fn check(invocation: &Invocation) -> Result<(), Refusal> {
-    let files = &invocation.files;
-    if files.access == WorkspaceAccess::ReadOnly {
-        let message = "a provider cannot keep a workspace from being written".to_owned();
-        return Err(denied(message));
-    }
-    let roots = [files.read_roots.len(), files.write_roots.len(), files.places.len()];
-    if roots != [0; 3] {
-        let message = "further directories of this machine do not exist at a provider".to_owned();
-        return Err(denied(message));
-    }
-    if invocation.tty.is_some() {
-        return Err(denied("a provider gives no terminal here; leave --tty out".to_owned()));
-    }
-    if !invocation.cwd.starts_with(&files.workspace) {
-        return Err(denied("the directory to start in is outside the workspace".to_owned()));
-    }
-    let has_bad_name = invocation.env.iter().any(|variable| !is_variable(&variable.name));
-    let words = inside::words(&invocation.command);
-    if has_bad_name || words.iter().any(|word| word.contains('\0')) {
-        return Err(denied("a name or word that no shell can carry".to_owned()));
-    }
-    if words.first().is_none_or(String::is_empty) {
-        return Err(denied("the program's name is empty".to_owned()));
-    }
-    Ok(())
-}
-
-fn is_variable(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    let first = bytes.next();
-    first.is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
-        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-}
-
-/// Refuses rules that are more than names: providers filter names on ports 80 and 443 only.
-fn names_only(hosts: &[String]) -> Result<(), Refusal> {
-    for host in hosts {
-        if let Some((_, port)) = host.rsplit_once(':')
-            && !matches!(port, "80" | "443")
-        {
-            return Err(denied(format!("{host}: this provider has no rules with ports")));
-        }
-    }
-    Ok(())
-}
-
-fn host_only(hosts: &[String]) -> Vec<String> {
-    let name =
-        |host: &String| host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name).to_owned();
-    let mut names: Vec<String> = hosts.iter().map(name).collect();
-    names.sort();
-    names.dedup();
-    names
-}
-
-/// Returns the number of a signal as Go spells it.
-fn signal_number(name: &str) -> Option<u8> {
-    let name = name.split(" (").next().unwrap_or(name);
-    Some(match name {
-        "hangup" => 1,
-        "interrupt" => 2,
-        "quit" => 3,
-        "illegal instruction" => 4,
-        "trace/breakpoint trap" => 5,
-        "aborted" => 6,
-        "bus error" => 7,
-        "floating point exception" => 8,
-        "killed" => 9,
-        "user defined signal 1" => 10,
-        "segmentation fault" => 11,
-        "user defined signal 2" => 12,
-        "broken pipe" => 13,
-        "alarm clock" => 14,
-        "terminated" => 15,
-        "CPU time limit exceeded" => 24,
-        "file size limit exceeded" => 25,
-        other => other.strip_prefix("signal ")?.parse().ok()?,
-    })
-}
-
-fn directory(invocation: &Invocation) -> String {
-    let below = invocation.cwd.strip_prefix(&invocation.files.workspace).unwrap_or(Path::new(""));
-    let below = below.to_string_lossy();
-    if below.is_empty() { WORKSPACE.to_owned() } else { format!("{WORKSPACE}/{below}") }
-}
-
-fn revealed(invocation: &Invocation) -> Vec<(String, String)> {
-    let variables = invocation.env.iter();
-    variables.map(|variable| (variable.name.clone(), variable.value.reveal().to_owned())).collect()
-}
-
-/// The provider's own clock strikes a little after ours.
-fn start_timeout(limits: &Limits) -> Duration {
-    let wall = limits.of(LimitKind::Wall).map_or(LONGEST_LIFE, Duration::from_millis);
-    wall.min(LONGEST_LIFE) + Duration::from_secs(10)
-}
-
-fn probe_invocation() -> Invocation {
-    Invocation {
-        command: crate::Command::Argv { program: "true".to_owned(), args: Vec::new() },
-        cwd: PathBuf::from("/"),
-        env: Vec::new(),
-        stdin: Stdin::Empty,
-        tty: None,
-        files: Files {
-            workspace: PathBuf::from("/"),
-            access: WorkspaceAccess::Overlay,
-            read_roots: Vec::new(),
-            write_roots: Vec::new(),
-            masks: Vec::new(),
-            places: Vec::new(),
-        },
-        network: Network::Allow(Vec::new()),
-        limits: Limits { wall_ms: Some(60_000), ..Limits::danger_unlimited() },
-        image: None,
-    }
-}
-
-/// The posture of a provider of which nothing could be found out.
-fn unavailable(isolation: Isolation, why: &str) -> Posture {
-    use warrant_protocol::{Component, Enforcement, Evidence};
-    let names = [
-        "provider_version",
-        "image_digest",
-        "egress_policy",
-        "mounts",
-        "files.read",
-        "files.write",
-        "files.masks",
-        "network",
-        "network.names",
-        "processes.namespace",
-        "processes.kill",
-        "syscalls",
-        "privileges",
-        "ipc",
-        "environment",
-    ];
-    let limits = LimitKind::ALL.into_iter().map(|kind| format!("limits.{}", kind.as_str()));
-    let names = names.into_iter().map(str::to_owned).chain(limits);
-    let component = Component {
-        enforcement: Enforcement::Unknown,
-        evidence: Evidence::Unavailable,
-        source: "the provider".to_owned(),
-        detail: Some(why.to_owned()),
-    };
-    Posture {
-        isolation,
-        provider_version: "unknown".to_owned(),
-        components: names.map(|name| (name, component.clone())).collect(),
-    }
-}
-
-fn denied(message: String) -> Refusal {
-    Refusal { code: "SANDBOX_DENIED", message }
 }
 
 fn describe(error: &SessionError) -> String {

@@ -90,3 +90,28 @@ pub(crate) fn told_mounts(value: Option<&Value>) -> Told<Value> {
 pub(crate) fn items(value: Option<&Value>) -> Vec<Value> {
     value.and_then(Value::as_array).cloned().unwrap_or_default()
 }
+
+/// Returns the number of a signal as Go spells it.
+pub(crate) fn signal_number(name: &str) -> Option<u8> {
+    let name = name.split(" (").next().unwrap_or(name);
+    Some(match name {
+        "hangup" => 1,
+        "interrupt" => 2,
+        "quit" => 3,
+        "illegal instruction" => 4,
+        "trace/breakpoint trap" => 5,
+        "aborted" => 6,
+        "bus error" => 7,
+        "floating point exception" => 8,
+        "killed" => 9,
+        "user defined signal 1" => 10,
+        "segmentation fault" => 11,
+        "user defined signal 2" => 12,
+        "broken pipe" => 13,
+        "alarm clock" => 14,
+        "terminated" => 15,
+        "CPU time limit exceeded" => 24,
+        "file size limit exceeded" => 25,
+        other => other.strip_prefix("signal ")?.parse().ok()?,
+    })
+}

@@ -16,9 +16,9 @@ use super::adapter::{
 };
 use super::answer::{escaped, id, items, same_id, text, told};
 use super::call::{Call, Content, Server, file_field};
+use super::lower::{host_only, names_only};
 use super::settings::Account;
 use super::wire::{CREATING, READING, Wire, WireError};
-use super::{host_only, names_only};
 use crate::{Network, Refusal};
 
 /// The port of the service that runs programs.

@@ -241,3 +241,37 @@ fn memory(findings: &Findings<'_>) -> Fact {
         }
     }
 }
+
+/// The posture of a provider of which nothing could be found out.
+pub(crate) fn unavailable(isolation: Isolation, why: &str) -> Posture {
+    let names = [
+        "provider_version",
+        "image_digest",
+        "egress_policy",
+        "mounts",
+        "files.read",
+        "files.write",
+        "files.masks",
+        "network",
+        "network.names",
+        "processes.namespace",
+        "processes.kill",
+        "syscalls",
+        "privileges",
+        "ipc",
+        "environment",
+    ];
+    let limits = LimitKind::ALL.into_iter().map(|kind| format!("limits.{}", kind.as_str()));
+    let names = names.into_iter().map(str::to_owned).chain(limits);
+    let component = Component {
+        enforcement: Enforcement::Unknown,
+        evidence: Evidence::Unavailable,
+        source: "the provider".to_owned(),
+        detail: Some(why.to_owned()),
+    };
+    Posture {
+        isolation,
+        provider_version: "unknown".to_owned(),
+        components: names.map(|name| (name, component.clone())).collect(),
+    }
+}

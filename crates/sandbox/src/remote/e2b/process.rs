@@ -160,7 +160,7 @@ fn ended(end: &Value) -> Said {
         Some(code) => code.as_i64(),
     };
     if let Some(signal) = status.strip_prefix("signal: ") {
-        return crate::remote::signal_number(signal).map_or(Said::Lost, Said::Signaled);
+        return crate::remote::answer::signal_number(signal).map_or(Said::Lost, Said::Signaled);
     }
     let has_exited = end.get("exited").and_then(Value::as_bool).unwrap_or(false);
     match code {

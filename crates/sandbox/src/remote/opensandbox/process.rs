@@ -101,7 +101,7 @@ fn ended(error: &Value) -> Said {
     let signal = trace
         .iter()
         .filter_map(Value::as_str)
-        .find_map(|line| crate::remote::signal_number(line.strip_prefix("signal: ")?));
+        .find_map(|line| crate::remote::answer::signal_number(line.strip_prefix("signal: ")?));
     match (signal, code) {
         (Some(signal), _) => Said::Signaled(signal),
         (None, Some(code @ 0..=255)) => u8::try_from(code).map_or(Said::Lost, Said::Exited),
