@@ -31,7 +31,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
@@ -46,6 +46,7 @@ use warrant_protocol::{RunId, Timestamp};
 use warrant_sandbox::Backend;
 
 use crate::desk::Desk;
+use crate::workbench::{Fingerprint, fingerprint};
 
 pub use keeper::{McpHolder, Scope, TokenFile, TokenFileError, TokenRow};
 use life::Reason;
@@ -58,15 +59,30 @@ const REAP_EVERY: Duration = Duration::from_millis(200);
 
 /// Keeps living sandboxes over one desk.
 pub struct Live {
-    shared: Arc<Shared>,
+    /// Where evidence is read; every desk of the home sees the same.
+    first: Arc<Desk>,
+    current: Mutex<Current>,
+    sandboxes: Arc<Sandboxes>,
+    _lock: File,
 }
 
+/// What calls work with now, and what the policy's files looked like when it was made.
+struct Current {
+    shared: Arc<Shared>,
+    seen: Fingerprint,
+}
+
+/// What one call works with: the policy does not change under it.
 pub(crate) struct Shared {
     pub(crate) desk: Arc<Desk>,
     pub(crate) backend: Arc<dyn Backend>,
     root: PathBuf,
-    sandboxes: Mutex<HashMap<String, Arc<Living>>>,
-    _lock: File,
+}
+
+/// Everything that lives, by id.
+#[derive(Default)]
+struct Sandboxes {
+    all: Mutex<HashMap<String, Arc<Living>>>,
 }
 
 /// Why no workshop could be opened.
@@ -113,18 +129,38 @@ impl Live {
         }
         // Only slower where it cannot be had.
         let _ = desk.plane().store().expect_many_writes();
-        let sandboxes = Mutex::default();
-        let shared = Arc::new(Shared { desk, backend, root, sandboxes, _lock: lock });
-        reap(Arc::downgrade(&shared));
-        Ok(Self { shared })
+        let sandboxes = Arc::new(Sandboxes::default());
+        reap(Arc::downgrade(&sandboxes));
+        let seen = fingerprint(desk.plane().home().root());
+        let shared = Arc::new(Shared { desk: Arc::clone(&desk), backend, root });
+        let current = Mutex::new(Current { shared, seen });
+        Ok(Self { first: desk, current, sandboxes, _lock: lock })
+    }
+
+    /// Returns what a call works with, under the policy that is in force now.
+    fn shared(&self) -> Result<Arc<Shared>, WorkshopError> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let home = self.first.plane().home().root();
+        let seen = fingerprint(home);
+        // SECURITY: a policy put in force while we are alive counts from the next call on, and
+        // one that does not load refuses it.
+        if seen != current.seen {
+            let desk = Desk::open(Some(home)).map_err(|_| WorkshopError::Failed)?;
+            let _ = desk.plane().store().expect_many_writes();
+            let (backend, root) =
+                (Arc::clone(&current.shared.backend), current.shared.root.clone());
+            let shared = Arc::new(Shared { desk: Arc::new(desk), backend, root });
+            *current = Current { shared, seen };
+        }
+        Ok(Arc::clone(&current.shared))
     }
 
     /// Ends every sandbox and waits until its life is sealed.
     pub fn close(&self) {
-        for living in self.shared.all() {
+        for living in self.sandboxes.all() {
             living.finish(Reason::Destroyed);
         }
-        self.shared.sandboxes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.sandboxes.lock().clear();
     }
 }
 
@@ -134,37 +170,39 @@ impl Drop for Live {
     }
 }
 
-impl Shared {
+impl Sandboxes {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Living>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn all(&self) -> Vec<Arc<Living>> {
-        let sandboxes = self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        sandboxes.values().cloned().collect()
+        self.lock().values().cloned().collect()
     }
 
     fn of(&self, guest: &ActorRef, id: &str) -> Result<Arc<Living>, WorkshopError> {
-        let sandboxes = self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
         // SECURITY: another caller's sandbox does not exist for this one.
-        let found = sandboxes.get(id).filter(|living| living.owner == *guest).cloned();
+        let found = self.lock().get(id).filter(|living| living.owner == *guest).cloned();
         found.filter(|living| !living.is_over()).ok_or(WorkshopError::NoSandbox)
     }
 
     fn forget(&self, id: &str) {
-        self.sandboxes.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.lock().remove(id);
     }
 }
 
 /// Ends sandboxes whose time is over, until the workshop is gone.
-fn reap(shared: Weak<Shared>) {
+fn reap(sandboxes: Weak<Sandboxes>) {
     let work = move || {
         loop {
             std::thread::sleep(REAP_EVERY);
-            let Some(shared) = shared.upgrade() else { return };
+            let Some(sandboxes) = sandboxes.upgrade() else { return };
             let Ok(now) = random::now() else { continue };
-            for living in shared.all() {
+            for living in sandboxes.all() {
                 if living.is_over() {
-                    shared.forget(&living.id);
+                    sandboxes.forget(&living.id);
                 } else if living.is_due(now) {
                     living.finish(Reason::Expired);
-                    shared.forget(&living.id);
+                    sandboxes.forget(&living.id);
                 } else if living.is_idle(now) {
                     living.pause_idle();
                 }
@@ -177,19 +215,18 @@ fn reap(shared: Weak<Shared>) {
 
 impl Workshop for Live {
     fn plane(&self) -> &EmbeddedPlane {
-        self.shared.desk.plane()
+        self.first.plane()
     }
 
     fn create(&self, guest: &ActorRef, wanted: Wanted) -> Result<Sandbox, WorkshopError> {
-        let owned = self.shared.all().iter().filter(|living| living.owner == *guest).count();
+        let owned = self.sandboxes.all().iter().filter(|living| living.owner == *guest).count();
         if owned >= MOST_SANDBOXES {
             let message = format!("{MOST_SANDBOXES} sandboxes live already; end one first");
             return Err(WorkshopError::Busy(message));
         }
-        let living = Living::create(&self.shared, guest, wanted)?;
+        let living = Living::create(&self.shared()?, guest, wanted)?;
         let sandbox = living.describe();
-        let mut sandboxes = self.shared.sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        sandboxes.insert(living.id.clone(), living);
+        self.sandboxes.lock().insert(living.id.clone(), living);
         Ok(sandbox)
     }
 
@@ -197,7 +234,7 @@ impl Workshop for Live {
         let own = |living: &Arc<Living>| {
             living.owner == *guest && living.door() == door && !living.is_over()
         };
-        let all = self.shared.all();
+        let all = self.sandboxes.all();
         let mut rows: Vec<Sandbox> =
             all.iter().filter(|living| own(living)).map(|living| living.describe()).collect();
         rows.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
@@ -205,22 +242,20 @@ impl Workshop for Live {
     }
 
     fn find(&self, guest: &ActorRef, id: &str) -> Result<Sandbox, WorkshopError> {
-        Ok(self.shared.of(guest, id)?.describe())
+        Ok(self.sandboxes.of(guest, id)?.describe())
     }
 
     fn is_alive(&self, id: &str) -> bool {
-        let sandboxes = self.shared.sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        sandboxes.get(id).is_some_and(|living| !living.is_over())
+        self.sandboxes.lock().get(id).is_some_and(|living| !living.is_over())
     }
 
     fn owner(&self, id: &str, access_token: &str) -> Option<ActorRef> {
-        let sandboxes = self.shared.sandboxes.lock().unwrap_or_else(PoisonError::into_inner);
-        let living = sandboxes.get(id).filter(|living| !living.is_over())?;
+        let living = self.sandboxes.lock().get(id).filter(|living| !living.is_over()).cloned()?;
         keeper::is_same(&living.access_token, access_token).then(|| living.owner.clone())
     }
 
     fn extend(&self, guest: &ActorRef, id: &str, ms: u64) -> Result<Sandbox, WorkshopError> {
-        let living = self.shared.of(guest, id)?;
+        let living = self.sandboxes.of(guest, id)?;
         living.extend(ms)?;
         Ok(living.describe())
     }
@@ -231,8 +266,9 @@ impl Workshop for Live {
         id: &str,
         reach: Reach,
     ) -> Result<Sandbox, WorkshopError> {
-        let living = self.shared.of(guest, id)?;
-        living.set_reach(&self.shared, reach)?;
+        let living = self.sandboxes.of(guest, id)?;
+        let shared = self.shared()?;
+        living.set_reach(&shared, reach)?;
         Ok(living.describe())
     }
 
@@ -242,7 +278,7 @@ impl Workshop for Live {
         id: &str,
         ms: Option<u64>,
     ) -> Result<Sandbox, WorkshopError> {
-        let living = self.shared.of(guest, id)?;
+        let living = self.sandboxes.of(guest, id)?;
         living.set_idle(ms);
         Ok(living.describe())
     }
@@ -253,25 +289,25 @@ impl Workshop for Live {
         id: &str,
         labels: BTreeMap<String, String>,
     ) -> Result<Sandbox, WorkshopError> {
-        let living = self.shared.of(guest, id)?;
+        let living = self.sandboxes.of(guest, id)?;
         living.set_labels(labels);
         Ok(living.describe())
     }
 
     fn pause(&self, guest: &ActorRef, id: &str, ends: EndsCommands) -> Result<(), WorkshopError> {
-        self.shared.of(guest, id)?.pause(ends)
+        self.sandboxes.of(guest, id)?.pause(ends)
     }
 
     fn resume(&self, guest: &ActorRef, id: &str) -> Result<Sandbox, WorkshopError> {
-        let living = self.shared.of(guest, id)?;
+        let living = self.sandboxes.of(guest, id)?;
         living.set_life(Life::Running);
         Ok(living.describe())
     }
 
     fn destroy(&self, guest: &ActorRef, id: &str) -> Result<RunId, WorkshopError> {
-        let living = self.shared.of(guest, id)?;
+        let living = self.sandboxes.of(guest, id)?;
         living.finish(Reason::Destroyed);
-        self.shared.forget(id);
+        self.sandboxes.forget(id);
         Ok(living.run.clone())
     }
 
@@ -281,9 +317,9 @@ impl Workshop for Live {
         id: &str,
         start: Start,
     ) -> Result<Arc<Process>, WorkshopError> {
-        let living = self.shared.of(guest, id)?;
+        let living = self.sandboxes.of(guest, id)?;
         living.touch();
-        command::start(&self.shared, &living, start)
+        command::start(&self.shared()?, &living, start)
     }
 
     fn decide(
@@ -292,18 +328,20 @@ impl Workshop for Live {
         id: &str,
         argv: &[String],
     ) -> Result<Decided, WorkshopError> {
-        let living = self.shared.of(guest, id)?;
+        let living = self.sandboxes.of(guest, id)?;
         living.touch();
-        decide::decide(&self.shared, &living, argv)
+        let shared = self.shared()?;
+        decide::decide(&shared, &living, argv)
     }
 
     fn refuse(&self, guest: &ActorRef, id: &str, argv: &[String]) -> Result<RunId, WorkshopError> {
-        let living = self.shared.of(guest, id)?;
-        decide::refuse(&self.shared, &living, argv)
+        let living = self.sandboxes.of(guest, id)?;
+        let shared = self.shared()?;
+        decide::refuse(&shared, &living, argv)
     }
 
     fn processes(&self, guest: &ActorRef, id: &str) -> Result<Vec<Arc<Process>>, WorkshopError> {
-        let living = self.shared.of(guest, id)?;
+        let living = self.sandboxes.of(guest, id)?;
         living.touch();
         Ok(living.processes())
     }
@@ -314,9 +352,10 @@ impl Workshop for Live {
         id: &str,
         call: FileCall,
     ) -> Result<(FileAnswer, RunId), WorkshopError> {
-        let living = self.shared.of(guest, id)?;
+        let living = self.sandboxes.of(guest, id)?;
         living.touch();
-        calls::file(&self.shared, &living, call)
+        let shared = self.shared()?;
+        calls::file(&shared, &living, call)
     }
 }
 

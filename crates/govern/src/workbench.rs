@@ -56,7 +56,7 @@ struct Current {
     seen: Fingerprint,
 }
 
-type Fingerprint = Vec<Option<(u64, u64, i64, i64, u64)>>;
+pub(crate) type Fingerprint = Vec<Option<(u64, u64, i64, i64, u64)>>;
 
 /// What to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -386,7 +386,7 @@ fn open_desk(home: Option<&Path>) -> Result<Current, DeskError> {
 }
 
 /// Returns what tells a changed policy from an unchanged one without reading it.
-fn fingerprint(home: &Path) -> Fingerprint {
+pub(crate) fn fingerprint(home: &Path) -> Fingerprint {
     let folder = policy_folder(home);
     let files = ["", "document.json", "rules.cedar", "tests.jsonl"];
     let look = |name: &&str| {

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use warrant_govern::Desk;
 use warrant_govern::live::{Live, LiveError, TokenFile};
+use warrant_govern::{Desk, write_policy};
 use warrant_plane::doors::{
     ChunkStream, DoorName, End, EndsCommands, FileAnswer, FileCall, FileFault, Keeper as _,
     Process, Reach, Sandbox, Start, Wanted, Workshop, WorkshopError,
 };
+use warrant_policy::preset::Preset;
 use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::{LimitKind, Outcome, RunState};
 use warrant_sandbox::Namespace;
@@ -115,6 +116,25 @@ fn files_outlive_a_command_and_nothing_outlives_the_sandbox() {
         house.live.destroy(&guest("one"), &sandbox.id),
         Err(WorkshopError::NoSandbox)
     ));
+}
+
+#[test]
+fn a_policy_put_in_force_meanwhile_judges_the_next_call_of_a_sandbox() {
+    let house = house();
+    let sandbox = house.create();
+    let root = house.desk.plane().home().root().to_owned();
+    let start = || house.live.start(&guest("one"), &sandbox.id, shell("touch ran"));
+    end_of(&start().unwrap());
+    write_policy(&root, &Preset::Strict.into()).unwrap();
+    assert!(start().is_err(), "the stricter policy counts");
+    std::fs::write(root.join("policy/document.json"), "{").unwrap();
+    assert!(matches!(start(), Err(WorkshopError::Failed)), "governance down means refused");
+    assert!(house.live.create(&guest("one"), wanted()).is_err());
+    write_policy(&root, &Preset::Default.into()).unwrap();
+    end_of(&start().unwrap());
+    std::fs::write(root.join("policy/document.json"), "{").unwrap();
+    house.live.destroy(&guest("one"), &sandbox.id).unwrap();
+    assert!(!house.directory(&sandbox).exists(), "an end needs no policy");
 }
 
 #[test]
