@@ -94,6 +94,9 @@ pub(crate) struct Deny {
     /// Why, for the receipt
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -91,7 +91,11 @@ pub(crate) fn deny(desk: &Desk, arguments: &Deny) -> anyhow::Result<Exit> {
     let run = desk.run_named(&arguments.run)?;
     let reason = arguments.reason.as_deref().unwrap_or("no reason given");
     desk.plane().refuse(&run, &principal(), reason)?;
-    ui::note(&format!("refused {run}"));
+    if arguments.json {
+        ui::json(&json!({"runId": run, "status": "denied"}));
+    } else {
+        ui::note(&format!("refused {run}"));
+    }
     Ok(Exit::Success)
 }
 

@@ -1,7 +1,7 @@
 //! The reading room: runs, bundles, logs, diffs and exports of this machine.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Write as _};
+use std::io::{self, IsTerminal as _, Read, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -9,9 +9,10 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use warrant_plane::store::{RunFilter, RunRow};
 use warrant_protocol::event::ArtifactKind;
-use warrant_protocol::{Digest, Event, RunId, Timestamp};
+use warrant_protocol::{ChainedEvent, Digest, Event, RunId, Timestamp};
 
 use crate::args::{Bundle, Export, Log, Runs, Watch};
+use crate::commands::remote::watch::{Style, show};
 use crate::exit::Exit;
 use crate::ui;
 use warrant_govern::Desk;
@@ -158,11 +159,13 @@ pub(crate) fn export(desk: &Desk, arguments: &Export) -> anyhow::Result<Exit> {
 pub(crate) fn watch(desk: &Desk, arguments: &Watch) -> anyhow::Result<Exit> {
     let run = desk.run_named(&arguments.run)?;
     let mut shown = 0;
+    let style = Style { is_pretty: !arguments.json && io::stdout().is_terminal() };
     loop {
         let state = desk.plane().store().run(&run)?.state;
-        for row in desk.plane().store().events(&run)?.iter().skip(shown) {
-            ui::data(&format!("{}\n", row.body));
-            shown += 1;
+        for row in desk.plane().store().events_from(&run, shown)? {
+            let event: ChainedEvent =
+                serde_json::from_str(&row.body).context("a stored event does not read back")?;
+            show(&event, (&mut shown, style));
         }
         if state.is_terminal() {
             let is_good = state == warrant_protocol::RunState::Completed;

@@ -162,7 +162,7 @@ pub(crate) fn deny(plane: &PlaneClient, arguments: &Deny) -> anyhow::Result<Exit
         None => json!({}),
     };
     let answer = plane.post(&format!("/v1/runs/{run}/deny"), &body)?;
-    told(&answer, false, &format!("refused {run}"))
+    told(&answer, arguments.json, &format!("refused {run}"))
 }
 
 /// `warrant cancel`.

@@ -105,7 +105,8 @@ fn look(
     Ok(matches!(view.status.as_str(), "completed" | "failed" | "cancelled"))
 }
 
-fn show(event: &ChainedEvent, (shown, style): (&mut u64, Style)) {
+/// Shows an event that was not shown before.
+pub(crate) fn show(event: &ChainedEvent, (shown, style): (&mut u64, Style)) {
     if event.seq() < *shown {
         return;
     }
