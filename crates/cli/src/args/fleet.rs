@@ -43,6 +43,7 @@ pub(crate) struct RunnerStart {
     pub(crate) pool: String,
     /// Lets this runner in, at its first start only
     #[arg(long, value_name = "T", env = "WARRANT_ENROLL_TOKEN", hide_env_values = true)]
+    #[arg(allow_hyphen_values = true)]
     pub(crate) enroll_token: Option<String>,
     /// How many runs at a time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]

@@ -243,3 +243,17 @@ fn a_second_runner_does_not_take_the_data_of_the_first() {
     assert_eq!(second.status.code(), Some(1));
     assert!(crate::stderr(&second).contains("another runner"), "{}", crate::stderr(&second));
 }
+
+#[test]
+fn a_token_that_begins_like_an_option_is_a_token() {
+    let house = House::new();
+    let plane = house.start_plane("127.0.0.1:0");
+    let data = house.directory("refused");
+    let refused = Command::new(env!("CARGO_BIN_EXE_warrant"))
+        .args(["runner", "start", "--plane", &format!("http://{}", plane.address())])
+        .args(["--enroll-token", "-Q3rs5jD7aUnoFf2", "--data-dir", data.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{}", crate::stderr(&refused));
+    assert!(crate::stderr(&refused).contains("enroll token"), "{}", crate::stderr(&refused));
+}

@@ -222,5 +222,24 @@ impl Settings {
 /// # Errors
 /// The system's error when it has no randomness.
 pub fn fresh_token() -> io::Result<String> {
-    Ok(URL_SAFE_NO_PAD.encode(random::bytes::<32>()?))
+    loop {
+        let token = URL_SAFE_NO_PAD.encode(random::bytes::<32>()?);
+        // One that begins like an option is taken for one on a command line.
+        if !token.starts_with('-') {
+            return Ok(token);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_token_begins_like_an_option() {
+        for _ in 0..2_000 {
+            let token = fresh_token().unwrap();
+            assert!(token.len() == 43 && !token.starts_with('-'), "{token}");
+        }
+    }
 }

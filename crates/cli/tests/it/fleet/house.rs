@@ -315,7 +315,7 @@ impl House {
     pub(crate) fn wait(&self, most: Duration, is_so: impl Fn() -> bool) {
         let until = Instant::now() + most;
         while !is_so() {
-            assert!(Instant::now() < until, "it did not happen");
+            assert!(Instant::now() < until, "it did not happen\n{}", self.last_words());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
