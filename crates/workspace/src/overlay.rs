@@ -102,7 +102,8 @@ impl Scanner<'_> {
         inherited: Opacity,
         waiting: &mut Vec<(Option<TreePath>, Opacity)>,
     ) -> Result<(), OverlayError> {
-        let directory = self.upper.directory(path).map_err(WalkError::at(path))?;
+        // SECURITY: one closed directory must not keep everything else from being collected.
+        let directory = self.upper.directory_of_ours(path).map_err(WalkError::at(path))?;
         let own = opacity(&directory, path)?;
         let opacity = if inherited == Opacity::Opaque { Opacity::Opaque } else { own };
         let names = self.names(&directory, path)?;

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
@@ -115,6 +115,23 @@ impl Root {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let path = path.map_or_else(|| Path::new("."), TreePath::as_path);
         Ok(rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), BENEATH)?)
+    }
+
+    /// As [`Root::directory`], of a tree that is ours alone: a directory that its maker closed to
+    /// everyone is opened to its owner first.
+    pub(crate) fn directory_of_ours(&self, path: Option<&TreePath>) -> io::Result<OwnedFd> {
+        match (self.directory(path), path) {
+            (Err(error), Some(path)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let closed =
+                    rustix::fs::openat2(&self.fd, path.as_path(), flags, Mode::empty(), BENEATH)?;
+                // SECURITY: the descriptor is of a directory below, so no link is followed.
+                let itself = format!("/proc/self/fd/{}", closed.as_raw_fd());
+                rustix::fs::chmod(itself, Mode::RWXU)?;
+                self.directory(Some(path))
+            }
+            (opened, _) => opened,
+        }
     }
 
     /// Returns what lies at `path`; a link or file in the middle of the path means nothing does.

@@ -121,6 +121,11 @@ const ATTACKS: &[Attack] = &[
         fell: |found| !found.has("zz"),
     },
     Attack {
+        name: "directory made unreadable does not stop the collector",
+        program: "os.makedirs('aa/bb'); open('aa/bb/in', 'w').write('mine'); os.chmod('aa/bb', 0); os.chmod('aa', 0); open('zz', 'w').write('after')",
+        fell: |found| !(found.has("zz") && found.has("aa/bb/in")),
+    },
+    Attack {
         name: "overlay attributes of the program hide no file",
         program: "for path in ('.', 'kept'):\n    for name in ('opaque', 'whiteout', 'redirect', 'metacopy'):\n        try:\n            os.setxattr(path, 'user.overlay.' + name, b'y')\n        except OSError:\n            pass\nopen('zz', 'w').write('after')",
         fell: |found| found.has("kept/below") || !found.has("zz"),
@@ -241,8 +246,9 @@ fn falls_where_nothing_holds(attack: &Attack) -> bool {
 
 /// Attacks the naive collector withstands here too: they are about what only an overlay has, or
 /// about rights that root does not need.
-const NOT_NAIVE: [&str; 2] = [
+const NOT_NAIVE: [&str; 3] = [
     "file made unreadable does not stop the collector",
+    "directory made unreadable does not stop the collector",
     "overlay attributes of the program hide no file",
 ];
 
