@@ -36,10 +36,16 @@ impl IdMap {
     pub fn new(mapping: Mapping) -> io::Result<Self> {
         let (mine, theirs) = pipe()?;
         let flags = (libc::CLONE_NEWUSER | libc::SIGCHLD) as usize;
-        // SAFETY: like `fork`; the child makes two raw calls and exits.
+        let reader = mine.as_raw_fd() as u32;
+        // SAFETY: like `fork`; the child makes a few raw calls and exits.
         let pid = unsafe { sys::call(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]) }?;
         if pid == 0 {
-            sys::close(theirs.as_raw_fd());
+            // Everything else too: two threads that do this at once would hand each other's end
+            // to their children, and both would wait for ever.
+            if reader > 0 {
+                let _ = sys::close_range(0, reader - 1);
+            }
+            let _ = sys::close_range(reader + 1, u32::MAX);
             let _ = sys::read(mine.as_raw_fd(), &mut [0; 1]);
             sys::exit(0);
         }
@@ -104,4 +110,35 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 /// `EINVAL` when it contains a NUL byte.
 pub fn c_string(text: &[u8]) -> Result<CString, Errno> {
     CString::new(text).map_err(|_| Errno(libc::EINVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn many_threads_make_maps_at_once_and_none_waits_for_another() {
+        let mapping = Mapping { disk_uid: 0, disk_gid: 0, kernel_uid: 70_001, kernel_gid: 70_001 };
+        if IdMap::new(mapping).is_err() {
+            // Only the privileged may.
+            return;
+        }
+        let (done, all) = mpsc::channel();
+        for _ in 0..8 {
+            let done = done.clone();
+            thread::spawn(move || {
+                for _ in 0..100 {
+                    IdMap::new(mapping).unwrap();
+                }
+                done.send(()).unwrap();
+            });
+        }
+        for _ in 0..8 {
+            all.recv_timeout(Duration::from_secs(120)).expect("a thread waits for ever");
+        }
+    }
 }
