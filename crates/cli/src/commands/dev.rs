@@ -107,25 +107,14 @@ fn work(
 }
 
 fn announce(opened: &Opened, (url, ticket): (&str, &str), arguments: &Dev) {
-    let home = opened.service.plane().home();
-    let settings = opened.service.settings();
-    let key = home.plane_key().public();
+    let key = opened.service.plane().home().plane_key().public();
     // SECURITY: what follows # stays in the browser, so no log of anybody has the ticket.
     let page = format!("{url}/ui/#ticket={ticket}");
     if arguments.json {
-        let mut line = json!({
-            "url": url,
-            "page": page,
-            "pool": arguments.pool,
-            "home": home.root(),
-            "planeKeyId": key.id(),
-            "planePublicKeyPem": key.pem(),
-        });
-        if opened.is_new
-            && let Some(members) = line.as_object_mut()
-        {
-            members.insert("adminToken".to_owned(), settings.admin_token.clone().into());
-            members.insert("enrollToken".to_owned(), settings.enroll_token.clone().into());
+        let mut line = opened.described(url);
+        if let Some(members) = line.as_object_mut() {
+            members.insert("page".to_owned(), page.into());
+            members.insert("pool".to_owned(), arguments.pool.clone().into());
         }
         ui::json(&line);
         return;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use serde_json::json;
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tokio::net::TcpListener;
@@ -182,24 +182,33 @@ fn address(arguments: &PlaneStart, settings: &Settings) -> anyhow::Result<Socket
     Ok(address)
 }
 
-fn announce(opened: &Opened, url: &str, is_json: bool) {
-    let home = opened.service.plane().home();
-    let key = home.plane_key().public();
-    let settings = opened.service.settings();
-    if is_json {
+impl Opened {
+    /// Returns what programs are told of a plane that serves now; its tokens once.
+    pub(super) fn described(&self, url: &str) -> Value {
+        let home = self.service.plane().home();
+        let key = home.plane_key().public();
         let mut line = json!({
             "url": url,
             "home": home.root(),
             "planeKeyId": key.id(),
             "planePublicKeyPem": key.pem(),
         });
-        if opened.is_new
+        if self.is_new
             && let Some(members) = line.as_object_mut()
         {
+            let settings = self.service.settings();
             members.insert("adminToken".to_owned(), settings.admin_token.clone().into());
             members.insert("enrollToken".to_owned(), settings.enroll_token.clone().into());
         }
-        ui::json(&line);
+        line
+    }
+}
+
+fn announce(opened: &Opened, url: &str, is_json: bool) {
+    let key = opened.service.plane().home().plane_key().public();
+    let settings = opened.service.settings();
+    if is_json {
+        ui::json(&opened.described(url));
         return;
     }
     ui::note(&format!("plane {} at {url}", key.id()));

@@ -4,6 +4,7 @@
 //! not exist inside. Pure apart from looking at the host's own directories.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::namespace::resolve::Resolved;
@@ -19,11 +20,26 @@ pub(crate) struct Layout {
 }
 
 /// Something created in the root; paths are absolute, as seen inside.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Piece {
     Directory { path: PathBuf, mode: u32 },
     Symlink { path: PathBuf, target: PathBuf },
     File { path: PathBuf, content: Vec<u8> },
+}
+
+impl fmt::Debug for Piece {
+    /// What a file holds may be a secret, so only its size is shown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Directory { path, mode } => write!(f, "{}/ {mode:o}", path.display()),
+            Self::Symlink { path, target } => {
+                write!(f, "{} -> {}", path.display(), target.display())
+            }
+            Self::File { path, content } => {
+                write!(f, "{} of {} bytes", path.display(), content.len())
+            }
+        }
+    }
 }
 
 /// One mount; the target is absolute, as seen inside.
