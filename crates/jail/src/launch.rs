@@ -203,6 +203,7 @@ fn clone(
     if result == Ok(0) {
         // The supervisor's end must have one holder only, or its death would go unnoticed.
         sys::close(supervisor_end);
+        let _leave = LeaveByExit;
         child();
         sys::exit(1);
     }
@@ -210,6 +211,16 @@ fn clone(
     let pid = result.map_err(|errno| LaunchError { step: Step::Clone, errno })?;
     // SAFETY: the kernel stored a fresh descriptor there.
     Ok((pid as c_int, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+}
+
+/// Ends the process when dropped: a panic between clone and execve must never unwind into the
+/// supervisor's frames, whose destructors and callers belong to the other process.
+struct LeaveByExit;
+
+impl Drop for LeaveByExit {
+    fn drop(&mut self) {
+        sys::exit(1);
+    }
 }
 
 const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
