@@ -3,14 +3,16 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 use thiserror::Error;
 
+use crate::text::wire_text;
+
 /// A SHA-256 digest.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
+
+wire_text!(Digest);
 
 /// Why a text is not a digest.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -42,13 +44,17 @@ impl Digest {
     /// Returns the 64 ASCII hex digits, which are also what signatures cover.
     #[must_use]
     pub fn to_hex(&self) -> String {
+        self.to_string()
+    }
+
+    fn digits(self) -> [u8; 64] {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let digit = |nibble: u8| DIGITS.get(usize::from(nibble)).copied().unwrap_or(b'0');
-        let mut hex = Vec::with_capacity(64);
-        for byte in self.0 {
-            hex.extend_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+        let mut hex = [0; 64];
+        for (pair, byte) in hex.as_chunks_mut::<2>().0.iter_mut().zip(self.0) {
+            *pair = [digit(byte >> 4), digit(byte & 15)];
         }
-        String::from_utf8(hex).unwrap_or_default()
+        hex
     }
 }
 
@@ -78,7 +84,7 @@ fn nibble(digit: u8) -> Result<u8, InvalidDigest> {
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.to_hex())
+        f.write_str(std::str::from_utf8(&self.digits()).unwrap_or_default())
     }
 }
 
@@ -91,14 +97,6 @@ impl fmt::Debug for Digest {
 impl From<Digest> for String {
     fn from(digest: Digest) -> Self {
         digest.to_hex()
-    }
-}
-
-impl TryFrom<String> for Digest {
-    type Error = InvalidDigest;
-
-    fn try_from(text: String) -> Result<Self, InvalidDigest> {
-        text.parse()
     }
 }
 

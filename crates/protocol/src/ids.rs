@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::text::wire_text;
 
 /// Why a text is not an identifier of the wanted kind.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -17,9 +18,10 @@ pub struct InvalidId {
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(into = "String", try_from = "String")]
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(String);
+
+        wire_text!($name);
 
         impl $name {
             /// The text every identifier of this kind starts with.
@@ -64,14 +66,6 @@ macro_rules! id {
         impl From<$name> for String {
             fn from(id: $name) -> Self {
                 id.0
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = InvalidId;
-
-            fn try_from(text: String) -> Result<Self, InvalidId> {
-                text.parse()
             }
         }
     };

@@ -53,7 +53,10 @@ pub enum Unsignable {
 /// [`InvalidJson`] when the bytes are not JSON, name a member twice, hold a lone surrogate, or
 /// nest deeper than 127.
 pub fn parse(bytes: &[u8]) -> Result<Value, InvalidJson> {
-    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    // Once for all of them, instead of string by string.
+    let text = std::str::from_utf8(bytes)
+        .map_err(|cause| InvalidJson(serde_json::Error::custom(cause)))?;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = Strict.deserialize(&mut deserializer).map_err(InvalidJson)?;
     deserializer.end().map_err(InvalidJson)?;
     Ok(value)
@@ -144,6 +147,9 @@ fn es_number(double: f64) -> Option<Number> {
     Number::from_f64(double)
 }
 
+/// Room that most objects need, so that their members move but once.
+const USUAL_MEMBERS: usize = 8;
+
 struct Strict;
 
 impl<'de> DeserializeSeed<'de> for Strict {
@@ -206,7 +212,7 @@ impl<'de> Visitor<'de> for Strict {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let mut object = Map::new();
+        let mut object = Map::with_capacity(USUAL_MEMBERS);
         while let Some(name) = members.next_key::<String>()? {
             // SECURITY: with two members of one name the signer and the reader may each see another.
             match object.entry(name) {

@@ -8,11 +8,11 @@ use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ed25519_dalek::{Signer as _, VerifyingKey};
-use serde::{Deserialize, Serialize};
+use ed25519_dalek::{Signer as _, Verifier as _, VerifyingKey};
 use thiserror::Error;
 
 use crate::Digest;
+use crate::text::wire_text;
 
 const SPKI_PREFIX: [u8; 12] =
     [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
@@ -20,10 +20,41 @@ const PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
 
+/// The points whose order divides eight, as they are written canonically.
+const SMALL_ORDER: [[u8; 32]; 8] = [
+    torsion(0x01, [0; 30], 0x00),
+    torsion(0xec, [0xff; 30], 0x7f),
+    torsion(0x00, [0; 30], 0x00),
+    torsion(0x00, [0; 30], 0x80),
+    torsion(0xc7, EIGHTH_LOW, 0x7a),
+    torsion(0xc7, EIGHTH_LOW, 0xfa),
+    torsion(0x26, EIGHTH_HIGH, 0x05),
+    torsion(0x26, EIGHTH_HIGH, 0x85),
+];
+const EIGHTH_LOW: [u8; 30] = [
+    0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67, 0x0f, 0x2a,
+    0x20, 0x53, 0xfa, 0x2c, 0x39, 0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac, 0x03,
+];
+const EIGHTH_HIGH: [u8; 30] = [
+    0xe8, 0x95, 0x8f, 0xc2, 0xb2, 0x27, 0xb0, 0x45, 0xc3, 0xf4, 0x89, 0xf2, 0xef, 0x98, 0xf0, 0xd5,
+    0xdf, 0xac, 0x05, 0xd3, 0xc6, 0x33, 0x39, 0xb1, 0x38, 0x02, 0x88, 0x6d, 0x53, 0xfc,
+];
+
+const fn torsion(first: u8, middle: [u8; 30], last: u8) -> [u8; 32] {
+    let mut point = [0; 32];
+    let (head, rest) = point.split_at_mut(1);
+    let (body, tail) = rest.split_at_mut(30);
+    head.copy_from_slice(&[first]);
+    body.copy_from_slice(&middle);
+    tail.copy_from_slice(&[last]);
+    point
+}
+
 /// Names a public key: `ed25519:` and the first 16 hex digits of the digest of its PEM text.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId(String);
+
+wire_text!(KeyId);
 
 /// Why a text is not a key or a key id.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -184,7 +215,13 @@ impl PublicKey {
     /// [`BadSignature`] when it does not match.
     pub fn verify(&self, message: &[u8], signature: &[u8; 64]) -> Result<(), BadSignature> {
         let signature = ed25519_dalek::Signature::from_bytes(signature);
-        self.key.verify_strict(message, &signature).map_err(|_| BadSignature)
+        // SECURITY: what `verify_strict` refuses beyond this, a key of small order, never became a
+        // `PublicKey`; and R is compared byte for byte with a canonical encoding, so that these
+        // eight are all it could be. Taking R apart again would cost an eighth of the check.
+        if SMALL_ORDER.contains(signature.r_bytes()) {
+            return Err(BadSignature);
+        }
+        self.key.verify(message, &signature).map_err(|_| BadSignature)
     }
 }
 
@@ -292,10 +329,41 @@ impl From<KeyId> for String {
     }
 }
 
-impl TryFrom<String> for KeyId {
-    type Error = InvalidKey;
+#[cfg(test)]
+mod tests {
+    use curve25519_dalek::constants::EIGHT_TORSION;
+    use curve25519_dalek::scalar::{Scalar, clamp_integer};
+    use sha2::{Digest as _, Sha512};
 
-    fn try_from(text: String) -> Result<Self, InvalidKey> {
-        text.parse()
+    use super::*;
+
+    #[test]
+    fn the_points_of_small_order_are_all_listed() {
+        let mut found = EIGHT_TORSION.map(|point| point.compress().to_bytes());
+        let mut listed = SMALL_ORDER;
+        found.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, found);
+    }
+
+    /// With the nonce zero, R is the neutral point: an equation that holds, and a signature that
+    /// gives the private key away.
+    #[test]
+    fn a_signature_with_a_point_of_small_order_is_refused() {
+        let (key, message) = (SigningKey::from_seed(&[7; 32]), b"one message");
+        let secret: [u8; 32] = Sha512::digest([7; 32])[..32].try_into().unwrap();
+        let secret = Scalar::from_bytes_mod_order(clamp_integer(secret));
+        let neutral = SMALL_ORDER[0];
+        let mut hash = Sha512::new();
+        hash.update(neutral);
+        hash.update(key.public().as_bytes());
+        hash.update(message);
+        let challenge = Scalar::from_bytes_mod_order_wide(&hash.finalize().into());
+        let proof = challenge * secret;
+        let signature: [u8; 64] = [neutral, proof.to_bytes()].concat().try_into().unwrap();
+        let dalek = ed25519_dalek::Signature::from_bytes(&signature);
+        assert!(key.public().key.verify(message, &dalek).is_ok(), "the equation holds");
+        assert!(key.public().key.verify_strict(message, &dalek).is_err());
+        assert_eq!(key.public().verify(message, &signature), Err(BadSignature));
     }
 }

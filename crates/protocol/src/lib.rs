@@ -40,6 +40,7 @@ pub mod sealed;
 pub mod signed;
 pub mod state;
 pub mod story;
+mod text;
 pub mod time;
 pub mod validate;
 pub mod verify;

@@ -5,8 +5,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::text::wire_text;
 
 /// Why a text is not a name of the wanted kind.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -28,9 +29,10 @@ pub enum InvalidName {
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $parse:ident) => {
         $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[serde(into = "String", try_from = "String")]
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(String);
+
+        wire_text!($name);
 
         impl $name {
             /// Returns the name as text.
@@ -63,14 +65,6 @@ macro_rules! name {
         impl From<$name> for String {
             fn from(name: $name) -> Self {
                 name.0
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = InvalidName;
-
-            fn try_from(text: String) -> Result<Self, InvalidName> {
-                text.parse()
             }
         }
     };

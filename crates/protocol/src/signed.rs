@@ -5,6 +5,7 @@
 //! stay covered; the view is only for reading.
 
 use std::fmt;
+use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,6 +16,7 @@ use thiserror::Error;
 
 use crate::canonical::canonicalize_without;
 use crate::json::{self, InvalidJson, Unsignable};
+use crate::text::wire_text;
 use crate::{Digest, KeyId, PublicKey, SigningKey};
 
 /// Who signs.
@@ -54,9 +56,10 @@ pub struct SignatureEntry {
 }
 
 /// The base64 text of 64 bytes of signature.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SignatureText([u8; 64]);
+
+wire_text!(SignatureText);
 
 /// Something that is signed: its view, its version, its name in messages.
 pub trait SignedBody: Serialize + DeserializeOwned {
@@ -275,24 +278,28 @@ impl SignatureText {
     }
 }
 
-impl From<SignatureText> for String {
-    fn from(text: SignatureText) -> Self {
-        STANDARD.encode(text.0)
+impl fmt::Display for SignatureText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&STANDARD.encode(self.0))
     }
 }
 
-impl TryFrom<String> for SignatureText {
-    type Error = InvalidSignatureText;
+impl FromStr for SignatureText {
+    type Err = InvalidSignatureText;
 
-    fn try_from(text: String) -> Result<Self, InvalidSignatureText> {
-        let bytes = STANDARD.decode(text).map_err(|_| InvalidSignatureText)?;
-        bytes.try_into().map(Self).map_err(|_| InvalidSignatureText)
+    fn from_str(text: &str) -> Result<Self, InvalidSignatureText> {
+        // 88 digits may stand for 66 bytes, and the decoder wants room for all of them.
+        let mut room = [0; 66];
+        match (STANDARD.decode_slice(text, &mut room), room.first_chunk()) {
+            (Ok(64), Some(bytes)) => Ok(Self(*bytes)),
+            _ => Err(InvalidSignatureText),
+        }
     }
 }
 
 impl fmt::Debug for SignatureText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&STANDARD.encode(self.0))
+        fmt::Display::fmt(self, f)
     }
 }
 

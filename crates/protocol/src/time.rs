@@ -3,15 +3,17 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::text::wire_text;
+
 /// A moment in UTC, exact to the millisecond, between the years 1970 and 9999.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Timestamp {
     unix_ms: u64,
 }
+
+wire_text!(Timestamp);
 
 /// Why a text or number is not a moment.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -152,14 +154,6 @@ impl fmt::Debug for Timestamp {
 impl From<Timestamp> for String {
     fn from(timestamp: Timestamp) -> Self {
         timestamp.to_string()
-    }
-}
-
-impl TryFrom<String> for Timestamp {
-    type Error = InvalidTimestamp;
-
-    fn try_from(text: String) -> Result<Self, InvalidTimestamp> {
-        text.parse()
     }
 }
 
