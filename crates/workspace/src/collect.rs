@@ -22,7 +22,7 @@ use crate::patch::{LARGE_BYTES, Patcher, Version};
 use crate::progress::{Phase, Progress, Step};
 use crate::raw::BaseFile;
 use crate::root::{Facts, Node, Root, node_at, open_regular};
-use crate::walk::{Folder, GitNames, child_of, walk};
+use crate::walk::{Folder, GitNames, child_of, walk_open};
 use crate::{GitError, LimitExceeded, PackError, TreeLimits, TreePath, WalkError};
 
 /// How to collect.
@@ -73,7 +73,7 @@ pub fn collect(
     checkout: &Checkout,
     options: &CollectOptions<'_>,
 ) -> Result<Collected, CollectError> {
-    let walked = walk(&checkout.root, None, &options.limits, GitNames::Leave)?;
+    let walked = walk_open(&checkout.root, None, &options.limits, GitNames::Leave)?;
     let stamps = Stamps::of(checkout);
     let found = compare(checkout, &walked.folders, &stamps, options)?;
     let mut keeper = Keeper::create(options)?;
@@ -83,6 +83,8 @@ pub fn collect(
         .filter(|path| path.as_bytes() != b".git")
         .map(|path| Unread { path, why: WhyUnread::GitName })
         .collect();
+    let forbidden = |path: &TreePath| Unread { path: path.clone(), why: WhyUnread::Forbidden };
+    unread.extend(walked.closed.iter().map(forbidden));
     let mut seen: HashSet<TreePath> = HashSet::with_capacity(checkout.base.len());
     for Found { path, state } in found {
         match state {
@@ -96,10 +98,16 @@ pub fn collect(
         }
         seen.insert(path);
     }
-    let gone = checkout
-        .base
-        .iter()
-        .filter(|(path, file)| file.mode != FileMode::Submodule && !seen.contains(*path));
+    // SECURITY: what lies in a closed directory is unknown; told as deleted, it would be lost to
+    // whoever pulls the diff.
+    let is_closed = |path: &TreePath| {
+        !walked.closed.is_empty()
+            && std::iter::successors(path.parent(), TreePath::parent)
+                .any(|above| walked.closed.contains(&above))
+    };
+    let gone = checkout.base.iter().filter(|(path, file)| {
+        file.mode != FileMode::Submodule && !seen.contains(*path) && !is_closed(path)
+    });
     for (path, _) in gone {
         let old = old_version(checkout, &keeper.patcher, path)?;
         keeper.patcher.add(path.clone(), old, None);
@@ -193,7 +201,13 @@ fn compare(
                     FileType::Symlink => comparer.link(&at, &path),
                     _ => special(&at, &path),
                 };
-                let state = state.map_err(WalkError::at(Some(&path)))?;
+                let state = match state {
+                    // SECURITY: one such file must not keep everything else from being collected.
+                    Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                        State::Unread(WhyUnread::Forbidden)
+                    }
+                    state => state.map_err(WalkError::at(Some(&path)))?,
+                };
                 found.push(Found { path, state });
             }
             (options.progress)(Step {

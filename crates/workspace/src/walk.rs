@@ -28,8 +28,10 @@ pub enum WalkError {
 
 impl WalkError {
     pub(crate) fn at(path: Option<&TreePath>) -> impl FnOnce(io::Error) -> Self {
-        let path = path.map_or_else(|| ".".to_owned(), |path| quoted(path.as_bytes()));
-        move |source| Self::Io { path, source }
+        move |source| {
+            let path = path.map_or_else(|| ".".to_owned(), |path| quoted(path.as_bytes()));
+            Self::Io { path, source }
+        }
     }
 }
 
@@ -46,6 +48,8 @@ pub(crate) struct Walked {
     pub(crate) folders: Vec<Folder>,
     /// Names that mean `.git`; not entered.
     pub(crate) git_names: Vec<TreePath>,
+    /// Directories that this user may not read.
+    pub(crate) closed: Vec<TreePath>,
 }
 
 /// What a walk does at names that mean `.git`.
@@ -55,23 +59,43 @@ pub(crate) enum GitNames {
     Leave,
 }
 
-/// Walks everything below `root`, or below `top` in it.
+/// Walks everything below `root`, or below `top` in it; a directory that may not be read is an
+/// error.
 pub(crate) fn walk(
     root: &Root,
     top: Option<&TreePath>,
     limits: &TreeLimits,
     git_names: GitNames,
 ) -> Result<Walked, WalkError> {
-    let mut walked = Walked { folders: Vec::new(), git_names: Vec::new() };
+    let walked = walk_open(root, top, limits, git_names)?;
+    match walked.closed.first() {
+        Some(path) => Err(WalkError::at(Some(path))(io::ErrorKind::PermissionDenied.into())),
+        None => Ok(walked),
+    }
+}
+
+/// As [`walk`], and leaves directories out that may not be read.
+pub(crate) fn walk_open(
+    root: &Root,
+    top: Option<&TreePath>,
+    limits: &TreeLimits,
+    git_names: GitNames,
+) -> Result<Walked, WalkError> {
+    let mut walked = Walked { folders: Vec::new(), git_names: Vec::new(), closed: Vec::new() };
     let mut waiting = vec![top.cloned()];
     let mut entries = 0_u64;
     while let Some(path) = waiting.pop() {
-        let fail = |error| WalkError::at(path.as_ref())(error);
-        let directory = root.directory(path.as_ref()).map_err(fail)?;
+        let directory = match (root.directory(path.as_ref()), path.as_ref()) {
+            (Err(error), Some(path)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                walked.closed.push(path.clone());
+                continue;
+            }
+            (opened, path) => opened.map_err(WalkError::at(path))?,
+        };
         let left = limits.entries.saturating_sub(entries);
-        let copy = directory.try_clone().map_err(|error| WalkError::at(path.as_ref())(error))?;
+        let copy = directory.try_clone().map_err(WalkError::at(path.as_ref()))?;
         let names = list(copy, left)
-            .map_err(|error| WalkError::at(path.as_ref())(error))?
+            .map_err(WalkError::at(path.as_ref()))?
             .ok_or(LimitExceeded::Entries(limits.entries))?;
         entries += names.len() as u64;
         let mut files = Vec::new();

@@ -429,3 +429,48 @@ fn modification_time_set_back_does_not_hide_a_change() {
     assert_eq!(collected.changes.len(), 1);
     assert!(fs::read(&path).unwrap().len() as u64 == times.len());
 }
+
+/// As an ordinary user: root reads what it likes.
+#[test]
+fn a_directory_closed_to_everyone_hides_nothing_else_and_deletes_nothing() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let fixture = Fixture::new();
+    fixture.git(&["init", "-q", "-b", "main"]);
+    fixture.write("closed/kept.txt", "kept\n");
+    fixture.write("listed/kept.txt", "kept\n");
+    fixture.write("file.txt", "before\n");
+    fixture.write("mute.txt", "before\n");
+    fixture.commit();
+    let captured = fixture.capture(&[], History::Full).unwrap();
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    let tree = checkout.path().to_path_buf();
+    fs::write(tree.join("file.txt"), "after\n").unwrap();
+    let mode = |path: &Path, bits| {
+        fs::set_permissions(path, fs::Permissions::from_mode(bits)).unwrap();
+    };
+    mode(fixture.temp.path(), 0o755);
+    mode(&fixture.path("scratch"), 0o777);
+    for (name, bits) in [("closed", 0o000), ("listed", 0o444), ("mute.txt", 0o000)] {
+        mode(&tree.join(name), bits);
+    }
+    let collected = std::thread::scope(|scope| {
+        let collecting = scope.spawn(|| {
+            if rustix::process::geteuid().is_root() {
+                let nobody = 65_534;
+                rustix::thread::set_thread_gid(rustix::fs::Gid::from_raw(nobody)).unwrap();
+                rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(nobody)).unwrap();
+            }
+            fixture.collect(&checkout)
+        });
+        collecting.join().unwrap()
+    });
+    for (name, bits) in [("closed", 0o755), ("listed", 0o755)] {
+        mode(&tree.join(name), bits);
+    }
+    let changed: Vec<_> = collected.changes.iter().map(|change| change.path.to_string()).collect();
+    assert_eq!(changed, ["file.txt"]);
+    let unread: Vec<_> =
+        collected.unread.iter().map(|unread| (unread.path.to_string(), unread.why)).collect();
+    let forbidden = |path: &str| (path.to_owned(), WhyUnread::Forbidden);
+    assert_eq!(unread, [forbidden("closed"), forbidden("listed/kept.txt"), forbidden("mute.txt")]);
+}
