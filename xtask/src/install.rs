@@ -22,7 +22,9 @@ const TOOLS: &[Tool] = &[
     Tool { program: "chromium", package: "chromium" },
     Tool { program: "column", package: "bsdextrautils" },
     Tool { program: "curl", package: "curl" },
+    Tool { program: "dbus-run-session", package: "dbus-daemon" },
     Tool { program: "git", package: "git" },
+    Tool { program: "gnome-keyring-daemon", package: "gnome-keyring" },
     Tool { program: "ip", package: "iproute2" },
     Tool { program: "jq", package: "jq" },
     Tool { program: "keyctl", package: "keyutils" },
@@ -37,6 +39,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "pytest-3", package: "python3-pytest" },
     Tool { program: "python3", package: "python3" },
     Tool { program: "script", package: "bsdutils" },
+    Tool { program: "secret-tool", package: "libsecret-tools" },
     Tool { program: "setpriv", package: "util-linux" },
     Tool { program: "strings", package: "binutils" },
 ];

@@ -200,3 +200,38 @@ fn the_master_key_comes_from_a_keyring_or_a_file_when_asked() {
         assert!(stderr(&refused).contains(words), "{}", stderr(&refused));
     }
 }
+
+/// A desktop's own keyring, on a session bus of the test's own.
+#[test]
+fn the_master_key_comes_from_the_desktops_keyring() {
+    const SESSION: &str = r#"
+        printf unlock | gnome-keyring-daemon --unlock --components=secrets --daemonize > /dev/null
+        "$WARRANT" secret list 2> "$OUT/before"; echo $? >> "$OUT/before"
+        printf %s one-key | secret-tool store --label=Warrant application warrant-master
+        "$WARRANT" secret set TOKEN --from-file "$OUT/value" > "$OUT/set" 2>&1
+        "$WARRANT" secret list > "$OUT/listed"
+        printf %s another-key | secret-tool store --label=Warrant application warrant-master
+        "$WARRANT" secret list > "$OUT/other" 2>&1; echo $? >> "$OUT/other"
+    "#;
+    let place = Place::new();
+    let directory = place.directory.path();
+    let (out, runtime) = (directory.join("out"), directory.join("runtime"));
+    for path in [&out, &runtime] {
+        fs::create_dir(path).unwrap();
+    }
+    fs::set_permissions(&runtime, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    fs::write(out.join("value"), "correct horse battery").unwrap();
+    let mut session = Command::new("dbus-run-session");
+    session.args(["--", "sh", "-c", SESSION]).stdin(Stdio::null());
+    session.env("HOME", directory).env("XDG_RUNTIME_DIR", &runtime).env("OUT", &out);
+    session.env("WARRANT", env!("CARGO_BIN_EXE_warrant"));
+    session.env("WARRANT_HOME", directory.join("home"));
+    session.env("WARRANT_MASTER_KEY_FROM", "keyring:secret-service");
+    let ended = session.output().unwrap();
+    let said = |name: &str| fs::read_to_string(out.join(name)).unwrap_or_default();
+    assert!(said("before").contains("no key called warrant-master"), "{}", stderr(&ended));
+    assert!(said("before").ends_with("1\n"), "{}", said("before"));
+    assert!(said("listed").contains("TOKEN"), "{}{}", said("set"), stderr(&ended));
+    assert!(said("other").ends_with("1\n"), "{}", said("other"));
+    assert!(!directory.join("home/master.key").exists());
+}
