@@ -39,7 +39,7 @@ pub use serve::{TlsError, TlsFiles, serve, tls};
 pub use service::{PlaneService, ServiceError, Shared, keep_house};
 
 /// Returns where a request came from; without a connection it came from here.
-fn peer_of(request: &Request) -> IpAddr {
+pub(crate) fn peer_of(request: &Request) -> IpAddr {
     let peer = request.extensions().get::<serve::Peer>();
     peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.0)
 }

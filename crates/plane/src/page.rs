@@ -14,7 +14,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::middleware::{self, Next};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use hyper::header::{
     AUTHORIZATION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName,
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use sessions::Sessions;
 pub(crate) use tickets::Tickets;
 
-use crate::http::OverTls;
+use crate::http::{OverTls, Shared, peer_of};
 
 /// Only our own files, no inline anything, nobody frames us.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
@@ -50,14 +50,14 @@ pub(crate) enum Transport {
 #[derive(Debug)]
 struct Page {
     sessions: Sessions,
-    tickets: Arc<Tickets>,
+    service: Shared,
     transport: Transport,
 }
 
 /// Returns the page's routes over the plane's own. `transport` is what a proxy in front of us
 /// does; a connection of our own that is TLS is one anyway.
-pub(crate) fn routes(api: Router, tickets: Arc<Tickets>, transport: Transport) -> Router {
-    let page = Arc::new(Page { sessions: Sessions::new(), tickets, transport });
+pub(crate) fn routes(api: Router, service: Shared, transport: Transport) -> Router {
+    let page = Arc::new(Page { sessions: Sessions::new(), service, transport });
     let api = api.layer(middleware::from_fn_with_state(Arc::clone(&page), as_session));
     Router::new()
         .route("/ui", get(index))
@@ -127,10 +127,12 @@ impl Page {
     }
 }
 
-/// Takes a token, or a ticket for one, and gives a cookie for it; whether the token is any good,
-/// the API says.
+/// Takes a token, or a ticket for one, and gives a cookie for it.
+///
+/// SECURITY: only a token that somebody has opens a session. Otherwise strangers could fill the
+/// house with sessions until those of its people are closed.
 async fn log_in(State(page): State<Arc<Page>>, request: Request) -> Response {
-    let transport = page.transport_of(&request);
+    let (transport, peer) = (page.transport_of(&request), peer_of(&request));
     if !is_from_the_page(request.headers()) {
         return plain(StatusCode::FORBIDDEN, &json!({"error": "this is for the page only"}));
     }
@@ -144,7 +146,7 @@ async fn log_in(State(page): State<Arc<Page>>, request: Request) -> Response {
     let word = |name: &str| body.get(name).and_then(Value::as_str);
     let redeemed = match word("ticket") {
         None => None,
-        Some(ticket) => match page.tickets.redeem(ticket) {
+        Some(ticket) => match page.service.tickets.redeem(ticket) {
             Some(token) => Some(token),
             None => {
                 let error = "the ticket was used, or is old";
@@ -156,6 +158,11 @@ async fn log_in(State(page): State<Arc<Page>>, request: Request) -> Response {
     let is_token = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_token {
         return bad("token: a token has visible letters only");
+    }
+    if page.service.registry.principal(token).is_none() {
+        let mut refusal = page.service.stranger(peer).into_response();
+        protect(refusal.headers_mut());
+        return refusal;
     }
     match page.sessions.open(token) {
         Ok(id) => with_cookie(transport, &id, sessions::LIFE.as_secs()),

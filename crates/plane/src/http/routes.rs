@@ -125,10 +125,9 @@ pub fn router(service: Shared) -> Router {
 pub fn router_with(service: Shared, doors: Router) -> Router {
     let is_tls = service.settings().plane_url.starts_with("https:");
     let transport = if is_tls { page::Transport::Tls } else { page::Transport::Plain };
-    let tickets = Arc::clone(&service.tickets);
-    let own = own().with_state(service);
+    let own = own().with_state(Arc::clone(&service));
     own.clone()
-        .merge(page::routes(own, tickets, transport))
+        .merge(page::routes(own, service, transport))
         .merge(doors)
         .method_not_allowed_fallback(refuse)
         .fallback(refuse)

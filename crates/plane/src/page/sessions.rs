@@ -15,6 +15,8 @@ use crate::random;
 pub(super) const LIFE: Duration = Duration::from_secs(8 * 60 * 60);
 /// More than this many are never kept: the oldest goes.
 const MAX_SESSIONS: usize = 10_000;
+/// More than this many of one token are never kept, so that nobody closes another's.
+const MAX_OF_ONE: usize = 32;
 
 struct Session {
     token: String,
@@ -41,9 +43,11 @@ impl Sessions {
         let now = Instant::now();
         let mut all = self.all();
         all.retain(|_, session| session.until > now);
-        if all.len() >= MAX_SESSIONS {
-            let oldest = all.iter().min_by_key(|(_, session)| session.until).map(|(key, _)| *key);
-            oldest.and_then(|oldest| all.remove(&oldest));
+        let own = |session: &Session| session.token == token;
+        if all.values().filter(|session| own(session)).count() >= MAX_OF_ONE {
+            close_oldest(&mut all, own);
+        } else if all.len() >= MAX_SESSIONS {
+            close_oldest(&mut all, |_| true);
         }
         let session = Session { token: token.to_owned(), until: now + LIFE };
         all.insert(Digest::of(name.as_bytes()), session);
@@ -67,6 +71,12 @@ impl Sessions {
     }
 }
 
+fn close_oldest(all: &mut HashMap<Digest, Session>, which: impl Fn(&Session) -> bool) {
+    let among = all.iter().filter(|(_, session)| which(session));
+    let oldest = among.min_by_key(|(_, session)| session.until).map(|(key, _)| *key);
+    oldest.and_then(|oldest| all.remove(&oldest));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,5 +92,15 @@ mod tests {
         sessions.close(&name);
         assert_eq!(sessions.token(&name), None);
         assert_eq!(sessions.token(&other).as_deref(), Some("token-1"));
+    }
+
+    #[test]
+    fn many_sessions_of_one_token_close_nobody_elses() {
+        let sessions = Sessions::new();
+        let other = sessions.open("token-1").unwrap();
+        let own: Vec<_> = (0..=MAX_OF_ONE).map(|_| sessions.open("token-2").unwrap()).collect();
+        assert_eq!(sessions.token(&other).as_deref(), Some("token-1"));
+        assert_eq!(sessions.token(&own[0]), None, "the oldest of its own went");
+        assert!(own.iter().skip(1).all(|name| sessions.token(name).is_some()));
     }
 }

@@ -70,6 +70,23 @@ fn page_session_does_what_its_token_may_and_nothing_forged() {
     assert_eq!(client.send("GET", "/ui/assets/nothing.js", &[], None).0, 404);
 }
 
+#[test]
+fn sessions_for_made_up_tokens_are_not_opened() {
+    let plane = Plane::start();
+    let client = plane.client();
+    let page = [("x-warrant-page", "1".to_owned())];
+    let made_up = json!({"token": "a-token-nobody-has"}).to_string();
+    let (status, body) =
+        json_of(client.send("POST", "/ui/session", &page, Some(made_up.clone().into_bytes())));
+    assert_eq!((status, &body["error"]), (401, &json!("unauthorized")));
+    let refused: Vec<u16> = (0..40)
+        .map(|_| client.send("POST", "/ui/session", &page, Some(made_up.clone().into_bytes())).0)
+        .collect();
+    assert!(refused.contains(&429), "guesses are slowed down: {refused:?}");
+    // A right token does not suffer from its neighbors.
+    assert!(log_in(&plane, &plane.admin).starts_with("warrant_session="));
+}
+
 fn blob(plane: &Plane, bytes: &[u8]) -> warrant_protocol::Digest {
     let sent = plane.client().bytes("POST", "/v1/blobs", Some(&plane.admin), Some(bytes.to_vec()));
     assert_eq!(sent.0, 200);
