@@ -29,26 +29,31 @@ pub enum NoBackend {
 }
 
 /// Returns the local backends, strongest first, as they are found by trying.
+///
+/// For a process that lives: after its first hermetic run one worker waits for the next.
 #[must_use]
 pub fn local() -> Vec<Arc<dyn Backend>> {
-    all(Namespace::new())
+    all(Namespace::new(), Hermetic::warm(worker(1)))
 }
 
 /// Returns the local backends, strongest first; that the first one holds is remembered in this
 /// home for a short while, so that not every process has to build a boundary before its own.
 #[must_use]
 pub fn local_of(home: &Home) -> Vec<Arc<dyn Backend>> {
-    all(Namespace::new().remembering(home.data().join("trial")))
+    all(Namespace::new().remembering(home.data().join("trial")), Hermetic::new(worker(0)))
 }
 
-fn all(namespace: Namespace) -> Vec<Arc<dyn Backend>> {
-    let worker = || Pool::new(WorkerProgram::this(), 0);
+fn all(namespace: Namespace, hermetic: Hermetic) -> Vec<Arc<dyn Backend>> {
     vec![
         Arc::new(namespace),
-        Arc::new(Hermetic::new(worker())),
+        Arc::new(hermetic),
         Arc::new(Process::new()),
-        Arc::new(Mock::new(worker())),
+        Arc::new(Mock::new(worker(0))),
     ]
+}
+
+fn worker(waiting: usize) -> Pool {
+    Pool::new(WorkerProgram::this(), waiting)
 }
 
 /// Returns the backend a person named, or the strongest that a probe confirms.

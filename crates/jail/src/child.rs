@@ -8,9 +8,9 @@ use libc::c_int;
 
 use crate::command::{self, Start};
 use crate::message::{At, Failure, Message, Step, WITH_TERMINAL, Word};
-use crate::mounts::{self, Root};
+use crate::mounts::{self, Root, Wanted};
 use crate::network;
-use crate::spec::{Groups, Spec, Stdio};
+use crate::spec::{Groups, Identity, Spec, Stdio};
 use crate::sys::{self, Errno, Fd};
 
 /// What pid 1 needs; made before the clone.
@@ -51,14 +51,14 @@ fn build_and_watch(plan: &Plan<'_>) -> Result<(), Failure> {
     for listener in &spec.listeners {
         fds.push(network::listen(listener).at(Step::Listen)?).at(Step::Listen)?;
     }
-    take_identity(plan)?;
+    take_identity(spec.identity, plan.own_maps.as_ref(), plan.control)?;
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize, 0).at(Step::Lifeline)?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0).at(Step::Lifeline)?;
     let name = spec.hostname.as_bytes();
     // SAFETY: pointer and length come from one slice.
     unsafe { sys::call(libc::SYS_sethostname, [name.as_ptr() as usize, name.len(), 0, 0, 0, 0]) }
         .at(Step::Hostname)?;
-    let Root { root, scratch } = mounts::build(spec, &plan.scratch)?;
+    let Root { root, scratch } = mounts::build(&Wanted::of_jail(spec), &plan.scratch)?;
     mounts::enter(root)?;
     let terminal = match spec.program.stdio {
         Stdio::Pipes { .. } => None,
@@ -94,9 +94,13 @@ pub(crate) fn join(groups: &Groups) -> Result<(), Failure> {
         .at(Step::Groups)
 }
 
-fn take_identity(plan: &Plan<'_>) -> Result<(), Failure> {
-    let identity = plan.spec.identity;
-    match &plan.own_maps {
+/// Becomes who the spec says; the maps are written here, or by the supervisor, who then says so.
+pub(crate) fn take_identity(
+    identity: Identity,
+    own_maps: Option<&OwnMaps>,
+    control: Fd,
+) -> Result<(), Failure> {
+    match own_maps {
         Some(maps) => {
             for (path, content) in [
                 (c"/proc/self/setgroups", b"deny".as_slice()),
@@ -109,7 +113,7 @@ fn take_identity(plan: &Plan<'_>) -> Result<(), Failure> {
             }
         }
         None => {
-            await_word(plan.control, Word::Mapped)?;
+            await_word(control, Word::Mapped)?;
             sys::number_call(libc::SYS_setgroups, [0; 5]).at(Step::Credentials)?;
         }
     }

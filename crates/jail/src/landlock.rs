@@ -4,6 +4,7 @@
 //! calls are used directly because nothing may allocate there.
 
 use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::spec::LandlockRules;
 use crate::sys::{self, Fd};
@@ -55,12 +56,39 @@ fn handled(abi: u32) -> u64 {
     rights
 }
 
+/// Lets the calling thread, and those it starts, write only below these directories, for ever.
+///
+/// For a worker that is handed its directory after its start. `abi` is the version of Landlock to
+/// ask for. Call it after new privileges were forbidden and before any other thread exists.
+///
+/// # Errors
+/// The system's error; then the caller must not go on.
+pub fn restrict_writes(abi: u32, below: &[BorrowedFd<'_>]) -> std::io::Result<()> {
+    let rights = handled(abi);
+    let ruleset = create(abi)?;
+    for directory in below {
+        allow_below(ruleset, directory.as_raw_fd(), rights & !(IOCTL_DEV | MAKE_DEVICE))?;
+    }
+    Ok(enforce(ruleset)?)
+}
+
 /// Restricts the calling process to the rules, for ever.
 pub(crate) fn restrict(rules: &LandlockRules) -> sys::Result<()> {
     let rights = handled(rules.abi);
-    let scoped = if rules.abi >= 6 { SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL } else { 0 };
-    let attr = RulesetAttr { handled_fs: rights, handled_net: 0, scoped };
-    let size = match rules.abi {
+    let ruleset = create(rules.abi)?;
+    for path in &rules.writable {
+        allow(ruleset, path, rights & !(IOCTL_DEV | MAKE_DEVICE))?;
+    }
+    for path in &rules.devices {
+        allow(ruleset, path, rights & (WRITE_FILE | TRUNCATE | IOCTL_DEV))?;
+    }
+    enforce(ruleset)
+}
+
+fn create(abi: u32) -> sys::Result<Fd> {
+    let scoped = if abi >= 6 { SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL } else { 0 };
+    let attr = RulesetAttr { handled_fs: handled(abi), handled_net: 0, scoped };
+    let size = match abi {
         0..=3 => 8,
         4..=5 => 16,
         _ => size_of::<RulesetAttr>(),
@@ -68,13 +96,11 @@ pub(crate) fn restrict(rules: &LandlockRules) -> sys::Result<()> {
     // SAFETY: the structure has the kernel's layout, of which `size` bytes exist in this version.
     let ruleset = unsafe {
         sys::call(libc::SYS_landlock_create_ruleset, [&raw const attr as usize, size, 0, 0, 0, 0])
-    }? as Fd;
-    for path in &rules.writable {
-        allow(ruleset, path, rights & !(IOCTL_DEV | MAKE_DEVICE))?;
-    }
-    for path in &rules.devices {
-        allow(ruleset, path, rights & (WRITE_FILE | TRUNCATE | IOCTL_DEV))?;
-    }
+    }?;
+    Ok(ruleset as Fd)
+}
+
+fn enforce(ruleset: Fd) -> sys::Result<()> {
     sys::number_call(libc::SYS_landlock_restrict_self, [ruleset as usize, 0, 0, 0, 0])?;
     sys::close(ruleset);
     Ok(())
@@ -82,10 +108,14 @@ pub(crate) fn restrict(rules: &LandlockRules) -> sys::Result<()> {
 
 fn allow(ruleset: Fd, path: &CStr, allowed: u64) -> sys::Result<()> {
     let parent = sys::openat(libc::AT_FDCWD, path, libc::O_PATH, 0)?;
+    allow_below(ruleset, parent, allowed)?;
+    sys::close(parent);
+    Ok(())
+}
+
+fn allow_below(ruleset: Fd, parent: Fd, allowed: u64) -> sys::Result<()> {
     let attr = PathBeneathAttr { allowed, parent };
     let args = [ruleset as usize, RULE_PATH_BENEATH, &raw const attr as usize, 0, 0, 0];
     // SAFETY: the structure has the kernel's packed layout and outlives the call.
-    unsafe { sys::call(libc::SYS_landlock_add_rule, args) }?;
-    sys::close(parent);
-    Ok(())
+    unsafe { sys::call(libc::SYS_landlock_add_rule, args) }.map(drop)
 }

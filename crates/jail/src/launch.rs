@@ -10,9 +10,10 @@ use crate::child::{self, OwnMaps, Plan};
 use crate::command::Start;
 use crate::keeper;
 use crate::message::{Message, Step, WITH_TERMINAL, Word};
-use crate::mounts::ScratchOptions;
-use crate::spec::{Groups, Identity, Spec, Tether};
+use crate::mounts::{ScratchOptions, Wanted};
+use crate::spec::{Groups, Identity, Spec, Tether, View};
 use crate::sys::{self, Errno};
+use crate::view;
 
 /// A jail could not be built; nothing of it is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +67,15 @@ pub struct Handed {
     pub terminal: Option<OwnedFd>,
     /// The listeners, in the order of the spec.
     pub listeners: Vec<OwnedFd>,
+}
+
+/// A directory made ready for someone who is jailed already.
+#[derive(Debug)]
+pub struct Shown {
+    /// The directory, as a detached mount: a path only, with no way up.
+    pub tree: OwnedFd,
+    /// As in [`Handed`].
+    pub scratch: OwnedFd,
 }
 
 /// What a jail reports.
@@ -129,15 +139,12 @@ pub fn launch(spec: Spec) -> Result<Starting, LaunchError> {
     let (control, theirs) = socket_pair().map_err(prepare)?;
     let identity = spec.identity;
     let privileged = !is_own(identity);
-    let own_maps = (!privileged).then(|| OwnMaps {
-        uid_map: format!("{} {} 1", identity.uid, identity.kernel_uid).into_bytes(),
-        gid_map: format!("{} {} 1", identity.gid, identity.kernel_gid).into_bytes(),
-    });
+    let own_maps = (!privileged).then(|| own_maps(identity));
     let plan = Plan {
         spec: &spec,
         control: theirs.as_raw_fd(),
         start: Start::new(&spec.program, &spec.walls),
-        scratch: ScratchOptions::new(&spec),
+        scratch: ScratchOptions::new(&Wanted::of_jail(&spec)),
         own_maps,
     };
     let (pid, pidfd) = clone(NAMESPACES, &spec.groups, control.as_raw_fd(), || child::run(&plan))?;
@@ -151,6 +158,44 @@ pub fn launch(spec: Spec) -> Result<Starting, LaunchError> {
         starting.write_maps(identity)?;
     }
     Ok(starting)
+}
+
+/// Makes a directory ready as a jail would show it, and leaves no process behind.
+///
+/// # Errors
+/// The step that failed; then nothing is left.
+pub fn show(view: View) -> Result<Shown, LaunchError> {
+    let prepare = |errno: Errno| LaunchError { step: Step::Prepare, errno };
+    let (control, theirs) = socket_pair().map_err(prepare)?;
+    let identity = view.identity;
+    let privileged = !is_own(identity);
+    let plan = view::Plan {
+        view: &view,
+        control: theirs.as_raw_fd(),
+        scratch: ScratchOptions::new(&Wanted::of_view(&view)),
+        own_maps: (!privileged).then(|| own_maps(identity)),
+    };
+    let groups = Groups::default();
+    let (pid, pidfd) = clone(view::NAMESPACES, &groups, control.as_raw_fd(), || view::run(&plan))?;
+    drop(theirs);
+    let starting =
+        Starting { jail: Jail { pid, pidfd, control, reaped: false, root: Root::PidOne } };
+    if privileged {
+        starting.write_maps(identity)?;
+    }
+    let (child, handed) = starting.built()?;
+    drop(child);
+    let (Some(scratch), Some(tree)) = (handed.scratch, handed.listeners.into_iter().next()) else {
+        return Err(garbled());
+    };
+    Ok(Shown { tree, scratch })
+}
+
+fn own_maps(identity: Identity) -> OwnMaps {
+    OwnMaps {
+        uid_map: format!("{} {} 1", identity.uid, identity.kernel_uid).into_bytes(),
+        gid_map: format!("{} {} 1", identity.gid, identity.kernel_gid).into_bytes(),
+    }
 }
 
 /// Starts a program without a jail, below a keeper that can end its whole tree.

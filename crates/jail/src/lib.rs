@@ -30,14 +30,17 @@ mod network;
 pub mod seccomp;
 pub mod spec;
 mod sys;
+mod view;
 
 pub use disk::mount_image;
-pub use landlock::abi as landlock_abi;
-pub use launch::{Ended, Event, Handed, Jail, LaunchError, Starting, bare_clone, launch, tether};
+pub use landlock::{abi as landlock_abi, restrict_writes};
+pub use launch::{
+    Ended, Event, Handed, Jail, LaunchError, Shown, Starting, bare_clone, launch, show, tether,
+};
 pub use message::Step;
 pub use spec::{
     Attributes, Capabilities, Entry, Exec, Groups, Hidden, HostPath, Identity, LandlockRules,
     Listener, ListenerKind, Mount, Program, Resource, Rlimit, Scratch, Source, Spec, Stdio, Tether,
-    Walls,
+    View, Walls,
 };
 pub use sys::Errno;

@@ -8,8 +8,25 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::message::{At, Failure, Step};
-use crate::spec::{Attributes, Entry, Hidden, HostPath, Mount, Source, Spec};
+use crate::spec::{Attributes, Entry, Hidden, HostPath, Mount, Scratch, Source, Spec, View};
 use crate::sys::{self, Errno, Fd, MountAttr};
+
+/// What a root is made of.
+pub(crate) struct Wanted<'a> {
+    scratch: &'a Scratch,
+    entries: &'a [Entry],
+    mounts: &'a [Mount],
+}
+
+impl<'a> Wanted<'a> {
+    pub(crate) fn of_jail(spec: &'a Spec) -> Self {
+        Self { scratch: &spec.scratch, entries: &spec.entries, mounts: &spec.mounts }
+    }
+
+    pub(crate) fn of_view(view: &'a View) -> Self {
+        Self { scratch: &view.scratch, entries: &view.entries, mounts: &view.mounts }
+    }
+}
 
 /// Options of the scratch filesystem as text, made before the clone.
 pub(crate) struct ScratchOptions {
@@ -18,15 +35,15 @@ pub(crate) struct ScratchOptions {
 }
 
 impl ScratchOptions {
-    pub(crate) fn new(spec: &Spec) -> Self {
+    pub(crate) fn new(wanted: &Wanted<'_>) -> Self {
         let text = |value: u64| CString::new(value.to_string()).unwrap_or_default();
         // The skeleton itself takes inodes and pages that the program must not pay for.
-        let hidden: usize = spec.mounts.iter().map(|mount| hidden_count(&mount.source)).sum();
-        let own_inodes = (spec.entries.len() + hidden + 24) as u64;
-        let own_bytes: u64 = spec.entries.iter().map(page_bytes).sum::<u64>() + 64 * 4096;
+        let hidden: usize = wanted.mounts.iter().map(|mount| hidden_count(&mount.source)).sum();
+        let own_inodes = (wanted.entries.len() + hidden + 24) as u64;
+        let own_bytes: u64 = wanted.entries.iter().map(page_bytes).sum::<u64>() + 64 * 4096;
         Self {
-            bytes: spec.scratch.bytes.map(|bytes| text(bytes.saturating_add(own_bytes))),
-            inodes: spec.scratch.inodes.map(|inodes| text(inodes.saturating_add(own_inodes))),
+            bytes: wanted.scratch.bytes.map(|bytes| text(bytes.saturating_add(own_bytes))),
+            inodes: wanted.scratch.inodes.map(|inodes| text(inodes.saturating_add(own_inodes))),
         }
     }
 }
@@ -54,16 +71,16 @@ pub(crate) struct Root {
 }
 
 /// Builds the root and leaves it attached, but not yet entered.
-pub(crate) fn build(spec: &Spec, options: &ScratchOptions) -> Result<Root, Failure> {
+pub(crate) fn build(wanted: &Wanted<'_>, options: &ScratchOptions) -> Result<Root, Failure> {
     make_private()?;
-    let scratch = make_scratch(spec.scratch.image.as_ref(), options)?;
+    let scratch = make_scratch(wanted.scratch.image.as_ref(), options)?;
     for (name, mode) in [(c"r", 0o755), (c"directory", 0o000)] {
         sys::mkdirat(scratch, name, mode).at(Step::Scratch)?;
     }
     let veil =
         sys::openat(scratch, c"file", libc::O_CREAT | libc::O_WRONLY, 0).at(Step::Scratch)?;
     sys::close(veil);
-    if let Some(mode) = spec.scratch.overlay_mode {
+    if let Some(mode) = wanted.scratch.overlay_mode {
         for name in [c"upper", c"hidden"] {
             sys::mkdirat(scratch, name, mode).at(Step::Scratch)?;
         }
@@ -72,11 +89,11 @@ pub(crate) fn build(spec: &Spec, options: &ScratchOptions) -> Result<Root, Failu
         }
     }
     let skeleton = sys::openat(scratch, c"r", libc::O_PATH, 0).at(Step::Skeleton)?;
-    create(&spec.entries, skeleton).at(Step::Skeleton)?;
+    create(wanted.entries, skeleton).at(Step::Skeleton)?;
     let flags = sys::OPEN_TREE_CLONE | sys::OPEN_TREE_CLOEXEC;
     let root = sys::open_tree(scratch, c"r", flags).at(Step::Scratch)?;
     sys::move_mount(root, skeleton).at(Step::Attach)?;
-    for mount in &spec.mounts {
+    for mount in wanted.mounts {
         attach(scratch, skeleton, root, mount)?;
     }
     let read_only =

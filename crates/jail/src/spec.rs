@@ -49,6 +49,21 @@ pub struct Groups {
     pub legacy: Vec<OwnedFd>,
 }
 
+/// A directory as a jail would show it, for someone who is jailed already.
+#[derive(Debug)]
+pub struct View {
+    /// Who uses it.
+    pub identity: Identity,
+    /// As in [`Spec`].
+    pub scratch: Scratch,
+    /// As in [`Spec`].
+    pub entries: Vec<Entry>,
+    /// As in [`Spec`].
+    pub mounts: Vec<Mount>,
+    /// The directory that is shown, relative to the root.
+    pub shown: CString,
+}
+
 /// Who the program is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {

@@ -111,7 +111,7 @@ fn compare(root: &Path, driver: &Path) {
     let warm = Hermetic::warm(Pool::new(WorkerProgram::this(), 1));
     warm.probe();
     let warm_echo = || {
-        warm.pool().refill().unwrap();
+        warm.refill().unwrap();
         ours(&warm, root, "echo hi").0
     };
     line(

@@ -163,7 +163,8 @@ impl Cgroups {
 }
 
 impl Group {
-    fn limit_memory(&mut self, bytes: u64) -> io::Result<()> {
+    /// Sets the memory limit, if a group holds memory.
+    pub(crate) fn limit_memory(&mut self, bytes: u64) -> io::Result<()> {
         match &self.memory {
             Some((Kind::Unified, directory)) => {
                 fs::write(directory.join("memory.max"), bytes.to_string())?;

@@ -19,12 +19,13 @@ mod rooms;
 pub(crate) mod supervise;
 mod tree;
 mod wall;
+mod warm;
 mod worker;
 
 use std::io;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{Mode, OFlags, open};
 use warrant_egress::Options;
@@ -39,6 +40,7 @@ use crate::{
 };
 use fetcher::Fetcher;
 use supervise::{Watch, supervise};
+use warm::Warmth;
 
 /// Becomes a worker if the program was started as one, and returns how that ended.
 ///
@@ -54,18 +56,10 @@ pub fn worker_main() -> Option<ExitCode> {
 pub struct Hermetic {
     pool: Pool,
     egress: Options,
-    namespace: Namespace,
-    keeping: Keeping,
+    namespace: Arc<Namespace>,
+    /// Workers that wait in jails of their own, if any are to.
+    warmth: Option<Arc<Warmth>>,
     posture: OnceLock<Posture>,
-}
-
-/// How workers are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keeping {
-    /// In a jail of their own, where the machine has one.
-    Jailed,
-    /// Warm in the pool, sealed by their own filter only.
-    Warm,
 }
 
 impl Hermetic {
@@ -80,28 +74,61 @@ impl Hermetic {
     /// Returns a backend with other bounds or name servers for what scripts fetch.
     #[must_use]
     pub fn with_egress(pool: Pool, egress: Options) -> Self {
-        let namespace = Namespace::new();
-        Self { pool, egress, namespace, keeping: Keeping::Jailed, posture: OnceLock::new() }
+        let namespace = Arc::new(Namespace::new());
+        Self { pool, egress, namespace, warmth: None, posture: OnceLock::new() }
     }
 
-    /// Returns a backend that takes warm workers from `pool`: quicker, and with one wall less,
-    /// as its posture says.
+    /// Returns a backend that keeps as many workers as `pool` may hold waiting in jails of their
+    /// own: as strong as [`Hermetic::new`] and quicker. A worker serves one run; after each run
+    /// its place is filled again in the background.
     #[must_use]
     pub fn warm(pool: Pool) -> Self {
-        Self { keeping: Keeping::Warm, ..Self::new(pool) }
+        Self::new(pool).keeping_warm()
     }
 
-    /// Returns the pool, so that its owner can refill it between runs.
+    /// Returns the same backend, with workers that wait as those of [`Hermetic::warm`] do.
     #[must_use]
-    pub fn pool(&self) -> &Pool {
-        &self.pool
+    pub fn keeping_warm(self) -> Self {
+        let (namespace, program) = (Arc::clone(&self.namespace), self.pool.program().clone());
+        let warmth = Warmth::new(namespace, program, self.pool.size());
+        Self { warmth: Some(Arc::new(warmth)), ..self }
+    }
+
+    /// Starts workers until as many wait as may; does nothing for a backend that keeps none.
+    ///
+    /// # Errors
+    /// A [`BoundaryError`] when a worker or its jail cannot be started.
+    pub fn refill(&self) -> Result<(), BoundaryError> {
+        let Some(warmth) = &self.warmth else { return Ok(()) };
+        if self.is_jailed() {
+            return warmth.refill();
+        }
+        self.pool.refill().map_err(|cause| BoundaryError { step: "starting the worker", cause })
+    }
+
+    /// Returns how many workers wait.
+    #[must_use]
+    pub fn ready(&self) -> usize {
+        self.warmth.as_ref().map_or(0, |warmth| warmth.ready()) + self.pool.ready()
     }
 
     fn is_jailed(&self) -> bool {
         self.probe().enforces("processes.namespace")
     }
 
-    fn run_warm(
+    fn run_jailed(
+        &self,
+        request: &Request,
+        invocation: &Invocation,
+        watch: Watch<'_>,
+    ) -> Result<RunReport, BoundaryError> {
+        match &self.warmth {
+            Some(warmth) => warmth.run(request, invocation, watch),
+            None => wall::run((&self.namespace, self.pool.program()), request, invocation, watch),
+        }
+    }
+
+    fn run_sealed(
         &self,
         request: &Request,
         invocation: &Invocation,
@@ -131,10 +158,11 @@ impl Backend for Hermetic {
     }
 
     fn probe(&self) -> Posture {
-        let probe = || match self.keeping {
-            Keeping::Jailed => posture::jailed(&self.namespace, self.pool.program())
-                .unwrap_or_else(|reason| posture::sealed(&self.pool, &reason)),
-            Keeping::Warm => posture::sealed(&self.pool, "kept warm without a jail"),
+        let probe = || {
+            let jailed = posture::jailed(|request, invocation, watch| {
+                self.run_jailed(request, invocation, watch)
+            });
+            jailed.unwrap_or_else(|reason| posture::sealed(&self.pool, &reason))
         };
         self.posture.get_or_init(probe).clone()
     }
@@ -168,10 +196,12 @@ impl Backend for Hermetic {
         let fetcher = fetcher.map_err(failed("opening the network"))?;
         let watch = Watch { limits: &invocation.limits, sink, cancel, fetcher };
         if !self.is_jailed() {
-            return self.run_warm(&request, invocation, watch);
+            return self.run_sealed(&request, invocation, watch);
         }
-        let keeper = (&self.namespace, self.pool.program());
-        let report = wall::run(keeper, &request, invocation, watch)?;
-        Ok(RunReport { posture: self.probe(), ..report })
+        let report = self.run_jailed(&request, invocation, watch);
+        if let Some(warmth) = &self.warmth {
+            warmth.refill_later();
+        }
+        Ok(RunReport { posture: self.probe(), ..report? })
     }
 }

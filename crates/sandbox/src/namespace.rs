@@ -5,6 +5,7 @@
 
 pub(crate) mod glob;
 mod identity;
+mod kept;
 mod layout;
 mod lower;
 mod masks;
@@ -43,6 +44,7 @@ use crate::{
     Refusal, RunReport, Sink, Stdin, Stream, WorkspaceAccess,
 };
 
+pub(crate) use kept::{Kept, Order, Starter};
 pub(crate) use lower::{c_path, environment, program};
 pub(crate) use posture::provider_version;
 pub use worker::{Worker, seal_worker, worker_control};
@@ -68,7 +70,7 @@ impl Default for Namespace {
 /// How long after the supervisor's own deadline pid 1 ends the run by itself.
 const DEADLINE_GRACE_MS: u64 = 250;
 /// The newest version of Landlock this code knows rights and scopes of.
-const NEWEST_LANDLOCK: u32 = 6;
+pub(crate) const NEWEST_LANDLOCK: u32 = 6;
 /// What a probe takes for its workspace.
 const PROBE_DIRECTORY: &str = "/usr/lib";
 
@@ -184,6 +186,7 @@ impl Backend for Namespace {
             descriptors: Vec::new(),
             invocation,
             lowered,
+            writes: Writes::BoundByJail,
         };
         let run = self.run_job(job, sink, cancel);
         if let (Err(_), Some(memory)) = (&run, &self.memory) {
@@ -200,6 +203,24 @@ pub(crate) struct Job<'a> {
     descriptors: Vec<OwnedFd>,
     invocation: &'a Invocation,
     lowered: Lowered,
+    writes: Writes,
+}
+
+/// Who says to Landlock where the program may write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writes {
+    /// The jail, before the program starts.
+    BoundByJail,
+    /// The program itself, a worker of ours, as soon as it is handed its workspace. Until then
+    /// nothing around it can be written.
+    BoundByWorker,
+}
+
+/// What came of launching a jail.
+enum Begun<'a> {
+    Running(Started<'a>),
+    /// The memory limit left no room even for the jail.
+    Starved(RunReport),
 }
 
 impl Namespace {
@@ -210,6 +231,20 @@ impl Namespace {
         cancel: &Cancel,
     ) -> Result<RunReport, BoundaryError> {
         let invocation = job.invocation;
+        match self.start(job)? {
+            Begun::Starved(report) => Ok(report),
+            Begun::Running(started) => {
+                let upper = upper(invocation.files.access, started.scratch.as_ref());
+                let upper = upper.map_err(at("opening the upper layer"))?;
+                let report = started.finish(sink, cancel, self.posture_after(&Tried::Held))?;
+                Ok(RunReport { upper, ..report })
+            }
+        }
+    }
+
+    /// Launches a jail; what runs in it runs from now on, and nobody watches it yet.
+    fn start<'a>(&self, job: Job<'a>) -> Result<Begun<'a>, BoundaryError> {
+        let invocation = job.invocation;
         let rules = door::rules(&invocation.network).map_err(refused)?;
         let listener_specs = job.lowered.listeners.clone();
         let pipes = Pipes::new(invocation).map_err(at("making pipes"))?;
@@ -218,28 +253,26 @@ impl Namespace {
         let group = group.map_err(&grouping)?;
         let groups = group.handles().map_err(&grouping)?;
         let spec = self.spec(job, pipes.inside, groups)?;
-        let posture = self.posture_after(&Tried::Held);
         let (jail, handed) = match launch(spec).and_then(Starting::built) {
             Ok(built) => built,
             // The jail itself is in the group, and its limit may be too small even for that.
-            Err(error) if group.starved(error.errno) => return Ok(RunReport::starved(posture)),
+            Err(error) if group.starved(error.errno) => {
+                return Ok(Begun::Starved(RunReport::starved(self.posture_after(&Tried::Held))));
+            }
             Err(error) => return Err(boundary(error)),
         };
         let Handed { scratch, terminal, listeners } = handed;
-        let upper = upper(invocation, scratch.as_ref()).map_err(at("opening the upper layer"))?;
         let listeners = door::sort(&listener_specs, listeners, PROXY_PORT);
         let door = Door::new(listeners, rules, self.egress.clone())
             .map_err(at("preparing the egress proxy"))?;
         let outside = Outside::new(pipes.outside, terminal, invocation)?;
-        let started = Started { invocation, jail, outside, group, door, scratch };
-        let report = started.finish(sink, cancel, posture)?;
-        Ok(RunReport { upper, ..report })
+        Ok(Begun::Running(Started { invocation, jail, outside, group, door, scratch }))
     }
 }
 
 impl Namespace {
     fn spec(&self, job: Job<'_>, stdio: Stdio, groups: Groups) -> Result<Spec, BoundaryError> {
-        let Job { exec, descriptors, invocation, lowered } = job;
+        let Job { exec, descriptors, invocation, lowered, writes } = job;
         let lowered = &lowered;
         let limits = &invocation.limits;
         let texts = at("describing the program");
@@ -273,7 +306,12 @@ impl Namespace {
             },
             walls: Walls {
                 rlimits: rlimits(limits),
-                landlock: self.landlock_rules(lowered).map_err(at("describing the program"))?,
+                landlock: match writes {
+                    Writes::BoundByJail => {
+                        self.landlock_rules(lowered).map_err(at("describing the program"))?
+                    }
+                    Writes::BoundByWorker => None,
+                },
                 seccomp: Some(self.filter.clone()),
                 capabilities: Capabilities::Dropped,
             },
@@ -298,6 +336,13 @@ impl Namespace {
     }
 }
 
+/// Returns a limit on CPU time in the kernel's unit.
+pub(crate) fn cpu_seconds(ms: u64) -> u64 {
+    // The kernel counts in nanoseconds, and a limit that overflows there kills at once.
+    const MOST: u64 = 1 << 32;
+    ms.div_ceil(1000).clamp(1, MOST)
+}
+
 /// Returns the kernel's own limits, which hold for each process by itself.
 pub(crate) fn rlimits(limits: &Limits) -> Vec<Rlimit> {
     let mut rlimits = vec![Rlimit { resource: Resource::Core, value: 0 }];
@@ -308,13 +353,17 @@ pub(crate) fn rlimits(limits: &Limits) -> Vec<Rlimit> {
     };
     add(Resource::OpenFiles, limits.open_files);
     add(Resource::FileSize, limits.file_bytes);
-    add(Resource::Cpu, limits.cpu_ms.map(|ms| ms.div_ceil(1000).max(1)));
+    add(Resource::Cpu, limits.cpu_ms.map(cpu_seconds));
     add(Resource::Processes, limits.processes.map(|processes| processes.saturating_add(2)));
     rlimits
 }
 
-fn upper(invocation: &Invocation, scratch: Option<&OwnedFd>) -> io::Result<Option<OwnedFd>> {
-    match (invocation.files.access, scratch) {
+/// Opens the upper layer of an overlay, which is in the scratch filesystem.
+pub(crate) fn upper(
+    access: WorkspaceAccess,
+    scratch: Option<&OwnedFd>,
+) -> io::Result<Option<OwnedFd>> {
+    match (access, scratch) {
         (WorkspaceAccess::Overlay, Some(scratch)) => {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             Ok(Some(openat(scratch, "upper", flags, Mode::empty())?))

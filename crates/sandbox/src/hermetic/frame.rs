@@ -43,10 +43,12 @@ pub(super) enum Kind {
     Struck,
     /// Worker: the script ended, with its exit code.
     Exit,
+    /// Supervisor: the workspace, as a descriptor; the payload says whether it can be written.
+    Root,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Ready,
         Self::Request,
         Self::Stdin,
@@ -57,6 +59,7 @@ impl Kind {
         Self::Fetched,
         Self::Struck,
         Self::Exit,
+        Self::Root,
     ];
 
     fn from_byte(byte: u8) -> io::Result<Self> {

@@ -135,6 +135,11 @@ impl Pool {
         Self { program, size, ready: Mutex::default() }
     }
 
+    /// Returns how many workers may wait.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
     /// Returns the program its workers are made of.
     pub(super) fn program(&self) -> &WorkerProgram {
         &self.program

@@ -8,14 +8,13 @@ use warrant_protocol::{
     Component, Enforcement, Evidence, Isolation, LimitKind, Limits, Outcome, Posture,
 };
 
-use super::launch::{Pool, Worker, WorkerProgram};
+use super::launch::{Pool, Worker};
+use super::lower;
 use super::request::{Request, WorkerFault};
 use super::supervise::Watch;
-use super::{lower, wall};
-use crate::namespace::Namespace;
 use crate::{
-    Cancel, Command, Files, Invocation, Network, NetworkDecision, Shell, Sink, Stdin, Stream,
-    WorkspaceAccess,
+    BoundaryError, Cancel, Command, Files, Invocation, Network, NetworkDecision, RunReport, Shell,
+    Sink, Stdin, Stream, WorkspaceAccess,
 };
 
 /// What the interpreter and the supervisor hold by themselves once a worker runs.
@@ -33,8 +32,12 @@ const HELD: [(&str, &str); 8] = [
 /// A directory every machine has, to look at and not to touch.
 const PROBED: &str = "/usr/lib";
 
-/// Returns the posture with a jail around the worker, or why there is none.
-pub(super) fn jailed(namespace: &Namespace, program: &WorkerProgram) -> Result<Posture, String> {
+/// Returns the posture with a jail around the worker, or why there is none; `run` is how the
+/// backend runs its workers in jails.
+pub(super) fn jailed<Run>(run: Run) -> Result<Posture, String>
+where
+    Run: FnOnce(&Request, &Invocation, Watch<'_>) -> Result<RunReport, BoundaryError>,
+{
     let invocation = probe_invocation();
     let told = |error: &dyn std::error::Error| match error.source() {
         Some(cause) => format!("{error}: {cause}"),
@@ -46,8 +49,7 @@ pub(super) fn jailed(namespace: &Namespace, program: &WorkerProgram) -> Result<P
     let request = Request { fault: Some(WorkerFault::TryWalls), ..request };
     let holes = Holes::default();
     let watch = Watch { limits, sink: &holes, cancel: &cancel, fetcher: None };
-    let report = wall::run((namespace, program), &request, &invocation, watch)
-        .map_err(|error| told(&error))?;
+    let report = run(&request, &invocation, watch).map_err(|error| told(&error))?;
     if report.outcome != (Outcome::Exited { code: 0 }) {
         return Err(format!("a probe ended with {:?}", report.outcome));
     }

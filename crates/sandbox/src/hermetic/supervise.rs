@@ -389,7 +389,7 @@ impl<'a> Session<'a> {
             }
             // A jailed worker says so while its request is already on the way.
             Kind::Ready => return Ok(None),
-            Kind::Request | Kind::Stdin | Kind::StdinEnd | Kind::Fetched => {
+            Kind::Request | Kind::Stdin | Kind::StdinEnd | Kind::Fetched | Kind::Root => {
                 return Err(frame::broken("a frame the worker may not send"));
             }
         };

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// How long a worker that has said its last may take to leave before it is killed.
-const LEAVES_WITHIN: Duration = Duration::from_millis(500);
+pub(super) const LEAVES_WITHIN: Duration = Duration::from_millis(500);
 
 /// Runs one request in a jailed worker to its end.
 pub(super) fn run(
@@ -62,8 +62,17 @@ pub(super) fn run(
         (talking.join(), jail)
     });
     let conversation = conversation.map_err(|_| io::Error::other("the supervisor panicked"));
-    let (said, ended) = conversation.flatten().map_err(failed("watching the worker"))?;
-    let jail = jail?;
+    conclude(conversation.flatten(), jail?, &words)
+}
+
+/// Puts together what a worker said and what its jail saw.
+pub(super) fn conclude(
+    conversation: io::Result<(Option<Outcome>, Ended)>,
+    jail: RunReport,
+    words: &LastWords,
+) -> Result<RunReport, BoundaryError> {
+    let failed = |step| move |cause| BoundaryError { step, cause };
+    let (said, ended) = conversation.map_err(failed("watching the worker"))?;
     let outcome = outcome(said, &jail.outcome, &words.text())
         .ok_or_else(|| {
             io::Error::other(format!("the worker left without a word: {}", words.text()))
@@ -98,12 +107,12 @@ fn report(outcome: Outcome, ended: Ended, jail: RunReport) -> RunReport {
 }
 
 /// The worker guards its repository itself; the jail knows only the workspace.
-fn files(files: &Files) -> Files {
+pub(super) fn files(files: &Files) -> Files {
     Files { read_roots: Vec::new(), write_roots: Vec::new(), ..files.clone() }
 }
 
 /// Counting files and bytes is left to the worker, which knows which of them are the script's.
-fn limits(limits: &Limits) -> Limits {
+pub(super) fn limits(limits: &Limits) -> Limits {
     Limits {
         processes: None,
         open_files: limits.open_files.map(|count| count.max(32)),
@@ -118,7 +127,7 @@ fn limits(limits: &Limits) -> Limits {
 
 /// Keeps the first of what the worker's runtime says.
 #[derive(Debug, Default)]
-struct LastWords(Mutex<Vec<u8>>);
+pub(super) struct LastWords(Mutex<Vec<u8>>);
 
 impl LastWords {
     fn text(&self) -> String {

@@ -12,7 +12,7 @@ mod shell;
 mod walls;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,17 +22,24 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use warrant_jail::{landlock_abi, restrict_writes};
 use warrant_protocol::LimitKind;
 
 use super::frame::{self, Frame, Kind};
 use super::request::{Request, WorkerFault, WorkerLimits};
-use crate::namespace::{seal_worker, worker_control};
+use crate::namespace::{NEWEST_LANDLOCK, cpu_seconds, seal_worker, worker_control};
+
+/// What the supervisor says about a workspace that can be written.
+pub(super) const WRITABLE: &[u8] = b"writable";
 
 /// The first argument that makes the binary a worker.
 pub(super) const WORD: &str = "__hermetic-worker";
 
 /// The second argument of a worker that was started inside a jail.
 pub(super) const JAILED: &str = "jailed";
+
+/// The second argument of a worker that waits in a jail for its workspace.
+pub(super) const KEPT: &str = "kept";
 
 /// The interpreter recurses on the stack; this much is reserved, and used only if touched.
 const STACK_BYTES: usize = 512 << 20;
@@ -74,8 +81,9 @@ pub(super) fn main() -> ExitCode {
 }
 
 fn serve() -> io::Result<()> {
-    let is_jailed = std::env::args_os().nth(2).is_some_and(|word| word == JAILED);
-    let socket = if is_jailed {
+    let place = std::env::args_os().nth(2).unwrap_or_default();
+    let (is_jailed, is_kept) = (place == JAILED, place == KEPT);
+    let socket = if is_jailed || is_kept {
         worker_control().ok_or_else(|| frame::broken("descriptor 3 is no socket"))?
     } else {
         rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?
@@ -84,10 +92,15 @@ fn serve() -> io::Result<()> {
     seal_worker()?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    let line = Line { stream: Arc::new(UnixStream::from(socket)) };
     // A jailed worker starts in its workspace; any other is handed the workspace.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let own_root = is_jailed.then(|| open(".", flags, Mode::empty())).transpose()?;
-    let line = Line { stream: Arc::new(UnixStream::from(socket)) };
+    let own_root = if is_kept {
+        line.send(Kind::Ready, &[]);
+        Some(await_root(&line)?)
+    } else {
+        is_jailed.then(|| open(".", flags, Mode::empty())).transpose()?
+    };
     // The thread is there before the request, so that a warm worker only has to read it.
     let (requests, incoming) = channel();
     let worker = {
@@ -95,9 +108,27 @@ fn serve() -> io::Result<()> {
         let body = move || run(&line, incoming, own_root);
         thread::Builder::new().stack_size(STACK_BYTES).spawn(body)?
     };
-    line.send(Kind::Ready, &[]);
+    if !is_kept {
+        line.send(Kind::Ready, &[]);
+    }
     thread::Builder::new().spawn(move || relay(&line, &requests))?;
     worker.join().map_err(|_| io::Error::other("the interpreter panicked"))?
+}
+
+/// Waits for the workspace and gives up writing anywhere else, before any other thread exists.
+fn await_root(line: &Line) -> io::Result<OwnedFd> {
+    let (frame, root) =
+        frame::receive_with_fd(&line.stream)?.ok_or_else(|| frame::broken("no workspace"))?;
+    let (Kind::Root, Some(root)) = (frame.kind, root) else {
+        return Err(frame::broken("no workspace"));
+    };
+    if let Some(abi) = landlock_abi() {
+        let writable = frame.payload == WRITABLE;
+        let below = if writable { vec![root.as_fd()] } else { Vec::new() };
+        // SECURITY: the jail leaves this to the worker, because its rules name the workspace.
+        restrict_writes(abi.min(NEWEST_LANDLOCK), &below)?;
+    }
+    Ok(root)
 }
 
 /// What reaches the interpreter from the supervisor.
@@ -120,9 +151,13 @@ fn relay(line: &Line, to: &Sender<Incoming>) {
             Kind::Stdin => Incoming::Stdin(payload),
             Kind::StdinEnd => Incoming::StdinEnd,
             Kind::Fetched => Incoming::Fetched(payload),
-            Kind::Ready | Kind::Stdout | Kind::Stderr | Kind::Fetch | Kind::Struck | Kind::Exit => {
-                break;
-            }
+            Kind::Ready
+            | Kind::Stdout
+            | Kind::Stderr
+            | Kind::Fetch
+            | Kind::Struck
+            | Kind::Exit
+            | Kind::Root => break,
         };
         if to.send(incoming).is_err() {
             break;
@@ -146,7 +181,10 @@ fn run(line: &Line, incoming: Receiver<Incoming>, own_root: Option<OwnedFd>) -> 
             thread::sleep(Duration::from_secs(3600));
         },
         Some(WorkerFault::Crash) => std::process::abort(),
-        Some(WorkerFault::TryWalls) => line.send(Kind::Stdout, walls::holes().as_bytes()),
+        Some(WorkerFault::TryWalls) => {
+            let holes = walls::holes(root.as_ref().map(AsFd::as_fd));
+            line.send(Kind::Stdout, holes.as_bytes());
+        }
         None => {}
     }
     let code = shell::run(line, incoming, shell::Job { request: *request, root, stdin })?;
@@ -161,7 +199,7 @@ fn run(line: &Line, incoming: Receiver<Incoming>, own_root: Option<OwnedFd>) -> 
 fn apply(limits: &WorkerLimits) -> io::Result<()> {
     if let Some(cpu_ms) = limits.cpu_ms {
         // Whole seconds are all the kernel knows; the supervisor watches the finer limit.
-        lower(Resource::Cpu, cpu_ms.div_ceil(1000).saturating_add(1))?;
+        lower(Resource::Cpu, cpu_seconds(cpu_ms).saturating_add(1))?;
     }
     if let Some(bytes) = limits.memory_bytes {
         let mapped = mapped_bytes().unwrap_or(STACK_BYTES as u64 * 2);

@@ -35,7 +35,7 @@ use warrant_protocol::Limits;
 
 use crate::namespace::layout::{MountKind, Piece, PlannedMount, System};
 use crate::namespace::lower::{Lowered, lower};
-use crate::namespace::{Job, Namespace};
+use crate::namespace::{Job, Namespace, Writes};
 use crate::pipes::at;
 use crate::{
     BoundaryError, Cancel, Command, EnvValue, EnvVar, Files, Invocation, Network, RunReport, Sink,
@@ -75,42 +75,57 @@ impl Namespace {
         sink: &dyn Sink,
         cancel: &Cancel,
     ) -> Result<RunReport, BoundaryError> {
-        let mut env = worker.env;
         let libraries = linked_libraries().map_err(at("finding the worker's libraries"))?;
-        if let Some(path) = library_path(&libraries) {
-            env.push(EnvVar { name: "LD_LIBRARY_PATH".into(), value: EnvValue::Plain(path) });
-        }
-        let invocation = Invocation {
-            command: Command::Argv { program: "/worker".into(), args: worker.args },
-            cwd: worker.files.workspace.clone(),
-            env,
-            stdin: worker.stdin,
-            tty: None,
-            files: worker.files,
-            network: Network::Allow(Vec::new()),
-            limits: worker.limits,
-            image: None,
+        let Worker { executable, args, env, files, limits, stdin, control } = worker;
+        let invocation = Invocation { stdin, ..invocation((args, env), files, limits, &libraries) };
+        let mut lowered = self.lower_worker(&invocation)?;
+        show_libraries(&mut lowered, libraries);
+        let job = Job {
+            exec: Exec::Descriptor(executable),
+            descriptors: control.into_iter().collect(),
+            invocation: &invocation,
+            lowered,
+            writes: Writes::BoundByJail,
         };
-        let identity = self.identities.identity();
-        let lowered = lower(&invocation, identity, System::Nothing);
-        let mut lowered = lowered.map_err(|refusal| BoundaryError {
+        self.run_job(job, sink, cancel)
+    }
+
+    /// Lowers what a worker is started with: nothing of the system, no listeners.
+    pub(super) fn lower_worker(&self, invocation: &Invocation) -> Result<Lowered, BoundaryError> {
+        let lowered = lower(invocation, self.identities.identity(), System::Nothing);
+        let lowered = lowered.map_err(|refusal| BoundaryError {
             step: "lowering the worker",
             cause: io::Error::other(refusal),
         })?;
-        lowered.listeners.clear();
-        show_libraries(&mut lowered, libraries);
-        let job = Job {
-            exec: Exec::Descriptor(worker.executable),
-            descriptors: worker.control.into_iter().collect(),
-            invocation: &invocation,
-            lowered,
-        };
-        self.run_job(job, sink, cancel)
+        Ok(Lowered { listeners: Vec::new(), ..lowered })
+    }
+}
+
+/// Returns the invocation that stands for a worker without input.
+pub(super) fn invocation(
+    (args, mut env): (Vec<String>, Vec<EnvVar>),
+    files: Files,
+    limits: Limits,
+    libraries: &[Library],
+) -> Invocation {
+    if let Some(path) = library_path(libraries) {
+        env.push(EnvVar { name: "LD_LIBRARY_PATH".into(), value: EnvValue::Plain(path) });
+    }
+    Invocation {
+        command: Command::Argv { program: "/worker".into(), args },
+        cwd: files.workspace.clone(),
+        env,
+        stdin: Stdin::Empty,
+        tty: None,
+        files,
+        network: Network::Allow(Vec::new()),
+        limits,
+        image: None,
     }
 }
 
 /// Mounts each library at its path, before the workspace can cover it.
-fn show_libraries(lowered: &mut Lowered, libraries: Vec<Library>) {
+pub(super) fn show_libraries(lowered: &mut Lowered, libraries: Vec<Library>) {
     let layout = &mut lowered.layout;
     for library in libraries {
         let mut parents: Vec<&Path> = library.shown_at.ancestors().skip(1).collect();
@@ -124,7 +139,8 @@ fn show_libraries(lowered: &mut Lowered, libraries: Vec<Library>) {
     }
 }
 
-struct Library {
+/// A shared object and where a worker finds it.
+pub(super) struct Library {
     file: PathBuf,
     shown_at: PathBuf,
 }
@@ -133,7 +149,7 @@ struct Library {
 const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
 
 /// Returns the shared objects this process is made of.
-fn linked_libraries() -> io::Result<Vec<Library>> {
+pub(super) fn linked_libraries() -> io::Result<Vec<Library>> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let executable = fs::read_link("/proc/self/exe")?;
     let mut files: Vec<PathBuf> = maps

@@ -1,5 +1,7 @@
 //! Tries from inside what a script could do only through a hole in the interpreter.
 
+use std::os::fd::BorrowedFd;
+
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::net::{AddressFamily, SocketType, socket};
 
@@ -7,7 +9,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 const HOST_FILES: [&str; 4] = ["/etc/passwd", "/proc/self/status", "/bin/sh", "/dev/null"];
 
 /// Returns the names of the components that did not hold, one per line.
-pub(super) fn holes() -> String {
+pub(super) fn holes(root: Option<BorrowedFd<'_>>) -> String {
     let mut holes = String::new();
     let mut note = |name: &str, is_open: bool| {
         if is_open {
@@ -23,5 +25,12 @@ pub(super) fn holes() -> String {
     note("ipc", socket(AddressFamily::UNIX, SocketType::STREAM, None).is_ok());
     let opens = |path| openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).is_ok();
     note("files.read", HOST_FILES.into_iter().any(opens));
+    // A workspace that was handed over could have a way up to where it came from.
+    let climbs = |path: &str| {
+        let path = format!("{}{path}", "/..".repeat(32).trim_start_matches('/'));
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        root.is_some_and(|root| openat(root, path, flags, Mode::empty()).is_ok())
+    };
+    note("files.read", HOST_FILES.into_iter().any(climbs));
     holes
 }

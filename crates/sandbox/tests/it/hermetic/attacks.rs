@@ -3,3 +3,4 @@
 mod files;
 mod network;
 mod resources;
+mod warm;

@@ -196,16 +196,16 @@ fn a_cancelled_run_ends_at_once_and_leaves_no_process() {
 fn a_warm_worker_serves_a_run_and_the_pool_is_refilled() {
     let bench = Bench::new();
     let program = WorkerProgram::at(env!("CARGO_BIN_EXE_warrant-sandbox-worker"));
-    let backend = Hermetic::new(Pool::new(program, 2));
-    backend.pool().refill().unwrap();
-    assert_eq!(backend.pool().ready(), 2);
+    let backend = Hermetic::warm(Pool::new(program, 2));
+    backend.refill().unwrap();
+    assert_eq!(backend.ready(), 2);
     let command = Command::Shell { shell: Shell::Sh, script: "echo warm".into() };
     let plan = backend.prepare(Invocation { command, ..bench.invocation.clone() }).unwrap();
     let heard = Heard::default();
     backend.run(&plan, &heard, &Cancel::new().unwrap()).unwrap();
     assert_eq!(heard.stdout(), b"warm\n");
-    backend.pool().refill().unwrap();
-    assert_eq!(backend.pool().ready(), 2);
+    backend.refill().unwrap();
+    assert_eq!(backend.ready(), 2);
 }
 
 #[test]
@@ -218,4 +218,11 @@ fn the_plan_tells_names_of_variables_but_no_secret_value() {
     let text = format!("{plan:?}");
     assert!(text.contains("TOKEN"));
     assert!(!text.contains("hunter2-value"), "{text}");
+}
+
+#[test]
+fn a_limit_beyond_what_the_kernel_can_count_is_no_limit_that_strikes_at_once() {
+    let mut bench = Bench::new();
+    bench.invocation.limits.cpu_ms = Some(1 << 60);
+    bench.check("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo $i", "20000\n");
 }

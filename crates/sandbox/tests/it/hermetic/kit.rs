@@ -19,10 +19,26 @@ pub(crate) fn pool() -> Pool {
     Pool::new(WorkerProgram::at(env!("CARGO_BIN_EXE_warrant-sandbox-worker")), 0)
 }
 
-/// Returns the backend all tests share, so that it is probed once.
+/// Returns the backend all tests share, so that it is probed once; tests below a module `warm`
+/// share one whose workers wait in their jails.
 pub(crate) fn backend() -> &'static Hermetic {
-    static BACKEND: OnceLock<Hermetic> = OnceLock::new();
-    BACKEND.get_or_init(|| Hermetic::new(pool()))
+    static COLD: OnceLock<Hermetic> = OnceLock::new();
+    static WARM: OnceLock<Hermetic> = OnceLock::new();
+    if is_warm() {
+        WARM.get_or_init(|| Hermetic::warm(waiting(2)))
+    } else {
+        COLD.get_or_init(|| Hermetic::new(pool()))
+    }
+}
+
+/// Returns a pool in which so many workers may wait.
+pub(crate) fn waiting(size: usize) -> Pool {
+    Pool::new(WorkerProgram::at(env!("CARGO_BIN_EXE_warrant-sandbox-worker")), size)
+}
+
+/// Whether the test that asks is one of those that are made once more with warm workers.
+pub(crate) fn is_warm() -> bool {
+    std::thread::current().name().is_some_and(|name| name.contains("::warm::"))
 }
 
 /// Keeps everything a run says.
@@ -127,6 +143,13 @@ impl Bench {
     pub(crate) fn env(&mut self, name: &str, value: &str) {
         let value = EnvValue::Plain(value.into());
         self.invocation.env.push(EnvVar { name: name.into(), value });
+    }
+
+    /// Nothing outside was changed.
+    #[track_caller]
+    pub(crate) fn check_outside_is_untouched(&self) {
+        assert_eq!(fs::read_to_string(self.outside("secret")).unwrap(), "SECRET-OUTSIDE\n");
+        assert_eq!(fs::read_dir(self.outside("")).unwrap().count(), 1);
     }
 
     #[track_caller]

@@ -9,7 +9,7 @@ use warrant_protocol::{Isolation, LimitKind, Outcome};
 use warrant_sandbox::hermetic::Hermetic;
 use warrant_sandbox::{Backend, Command, Invocation, Shell, WorkspaceAccess};
 
-use super::kit::{Bench, pool, run};
+use super::kit::{Bench, pool, run, waiting};
 
 #[test]
 fn the_worker_is_jailed_and_the_jail_was_tried_from_inside() {
@@ -35,14 +35,119 @@ fn the_worker_is_jailed_and_the_jail_was_tried_from_inside() {
 }
 
 #[test]
-fn a_warm_worker_has_a_wall_less_and_says_so() {
-    let posture = Hermetic::warm(pool()).probe();
-    assert!(posture.enforces("syscalls"), "{posture:?}");
-    assert_eq!(posture.lacking(["processes.namespace", "ipc"]), ["processes.namespace", "ipc"]);
+fn a_warm_worker_is_held_by_the_same_walls_as_a_cold_one() {
+    let (cold, warm) = (Hermetic::new(pool()).probe(), Hermetic::warm(waiting(1)).probe());
+    assert!(cold.enforces("processes.namespace"), "{cold:?}");
+    assert_eq!(cold, warm);
+}
+
+#[test]
+fn a_waiting_worker_is_jailed_before_any_run_comes() {
+    let backend = Hermetic::warm(waiting(1));
+    backend.refill().unwrap();
+    assert_eq!(backend.ready(), 1);
+    let own = fs::read_link("/proc/self/ns/mnt").unwrap();
+    let workers = kept_workers();
+    assert!(!workers.is_empty(), "no worker waits");
+    for pid in workers {
+        // Another test's worker may leave while it is looked at.
+        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { continue };
+        let says = |wanted: &str| status.lines().any(|line| line == wanted);
+        assert!(says("Seccomp:\t2") && says("NoNewPrivs:\t1"), "{status}");
+        assert!(says("CapEff:\t0000000000000000") && says("CapBnd:\t0000000000000000"), "{status}");
+        for space in ["mnt", "net", "pid", "user", "ipc"] {
+            let Ok(theirs) = fs::read_link(format!("/proc/{pid}/ns/{space}")) else { continue };
+            assert_ne!(theirs, fs::read_link(format!("/proc/self/ns/{space}")).unwrap(), "{space}");
+            assert_ne!(theirs, own);
+        }
+        let Ok(root) = fs::read_dir(format!("/proc/{pid}/root")) else { continue };
+        let names: Vec<_> = root.flatten().map(|entry| entry.file_name()).collect();
+        for host in ["etc", "home", "root", "proc", "bin", "var"] {
+            assert!(!names.iter().any(|name| name == host), "{host} is among {names:?}");
+        }
+        let workspace = fs::read_dir(format!("/proc/{pid}/root/usr/lib"));
+        let entries = workspace.map_or(0, |entries| entries.flatten().count());
+        assert!(entries <= 1, "a directory of the host is shown: {entries} entries");
+    }
+}
+
+fn descendants(pid: u32) -> Vec<u32> {
+    let mut all = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace().filter_map(|word| word.parse().ok()) {
+            all.push(child);
+            all.extend(descendants(child));
+        }
+    }
+    all
+}
+
+#[test]
+fn a_warm_worker_that_was_taken_over_has_no_way_up_from_its_workspace() {
+    // What the probe does from inside a worker, with this very workspace handed to it.
+    let bench = Bench::new();
+    let backend = Hermetic::warm(waiting(0));
+    assert!(backend.probe().enforces("files.read"));
+    for access in [WorkspaceAccess::ReadOnly, WorkspaceAccess::Direct, WorkspaceAccess::Overlay] {
+        let mut invocation = bench.invocation.clone();
+        invocation.files.access = access;
+        let script = "cd ..; cd ../..; pwd; ls; cat ../outside/secret /../outside/secret";
+        let command = Command::Shell { shell: Shell::Bash, script: script.into() };
+        let ran = run(&backend, Invocation { command, ..invocation });
+        assert_eq!(ran.stdout, "/\n", "{access:?}: {}", ran.stderr);
+    }
+    bench.check_outside_is_untouched();
+}
+
+#[test]
+fn a_warm_worker_writes_to_its_overlay_only() {
     let mut bench = Bench::new();
+    bench.put("keep", "old\n");
+    bench.put(".env", "KEY=1\n");
     bench.invocation.files.access = WorkspaceAccess::Overlay;
-    let refusal = Hermetic::warm(pool()).prepare(bench.invocation).unwrap_err();
-    assert_eq!(refusal.code, "SANDBOX_PROVIDER_UNAVAILABLE");
+    bench.invocation.files.masks = vec![".env".into()];
+    bench.invocation.limits.memory_bytes = Some(512 << 20);
+    bench.invocation.limits.disk_bytes = Some(8 << 20);
+    let backend = Hermetic::warm(waiting(1));
+    backend.refill().unwrap();
+    let script = "echo new > keep; mkdir d; echo x > d/f; mv d e; cat keep .env; ls";
+    let command = Command::Shell { shell: Shell::Bash, script: script.into() };
+    let ran = run(&backend, Invocation { command, ..bench.invocation.clone() });
+    assert_eq!(ran.stdout, "new\ne\nkeep\n", "{}", ran.stderr);
+    assert_eq!(fs::read_to_string(bench.path("keep")).unwrap(), "old\n");
+    let upper = ran.report.upper.unwrap();
+    let fd = openat(&upper, "e/f", OFlags::RDONLY, Mode::empty()).unwrap();
+    let mut text = String::new();
+    fs::File::from(fd).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "x\n");
+    let usage = ran.report.usage;
+    assert!(usage.peak_memory_bytes.is_some() && usage.cpu_us.is_some(), "{usage:?}");
+}
+
+#[test]
+fn a_worker_serves_one_run_and_is_gone() {
+    let bench = Bench::new();
+    let backend = Hermetic::warm(waiting(1));
+    backend.refill().unwrap();
+    let before = kept_workers();
+    let command = Command::Shell { shell: Shell::Bash, script: "X=left; echo x > f".into() };
+    run(&backend, Invocation { command, ..bench.invocation.clone() });
+    let command = Command::Shell { shell: Shell::Bash, script: "echo \"[$X]\"; ls".into() };
+    let other = Bench::new();
+    let ran = run(&backend, Invocation { command, ..other.invocation.clone() });
+    assert_eq!(ran.stdout, "[]\n", "nothing of the first run is there for the second");
+    backend.refill().unwrap();
+    let after = kept_workers();
+    assert!(before.iter().any(|pid| !after.contains(pid)), "the first worker is still there");
+    drop(backend);
+}
+
+fn kept_workers() -> Vec<u32> {
+    let is_kept = |pid: &u32| {
+        fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.ends_with(b"kept\0"))
+    };
+    descendants(std::process::id()).into_iter().filter(is_kept).collect()
 }
 
 #[test]

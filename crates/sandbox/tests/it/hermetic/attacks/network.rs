@@ -12,7 +12,7 @@ use warrant_protocol::{LimitKind, Outcome};
 use warrant_sandbox::hermetic::Hermetic;
 use warrant_sandbox::{Command, Invocation, Network, Shell};
 
-use crate::hermetic::kit::{Bench, Ran, pool, run};
+use crate::hermetic::kit::{Bench, Ran, is_warm, pool, run};
 
 /// A server on loopback that answers by path and remembers who asked.
 struct Server {
@@ -80,6 +80,7 @@ fn fetch(rules: &[String], script: &str) -> Ran {
     ]);
     let options = Options { resolver: Resolver::Static(names), ..Options::bounded() };
     let backend = Hermetic::with_egress(pool(), options);
+    let backend = if is_warm() { backend.keeping_warm() } else { backend };
     let command = Command::Shell { shell: Shell::Bash, script: script.into() };
     run(&backend, Invocation { command, ..bench.invocation.clone() })
 }
