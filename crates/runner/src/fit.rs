@@ -2,6 +2,7 @@
 //!
 //! Secrets are only names here; [`fill_secrets`] puts the values in after the start.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -109,12 +110,18 @@ pub(crate) fn invocation(
 pub(crate) struct Fitted<'a> {
     backend: &'a dyn Backend,
     pub(crate) plan: Plan,
+    /// Where what could not be taken down is told.
+    left: &'a Cell<Option<String>>,
 }
 
 impl<'a> Fitted<'a> {
     /// Has the backend make its plan.
-    pub(crate) fn new(backend: &'a dyn Backend, invocation: Invocation) -> Result<Self, Halt> {
-        Ok(Self { backend, plan: backend.prepare(invocation)? })
+    pub(crate) fn new(
+        backend: &'a dyn Backend,
+        invocation: Invocation,
+        left: &'a Cell<Option<String>>,
+    ) -> Result<Self, Halt> {
+        Ok(Self { backend, plan: backend.prepare(invocation)?, left })
     }
 
     /// Has the backend build what it can before the program, and returns what that holds.
@@ -153,6 +160,7 @@ impl<'a> Fitted<'a> {
 impl Drop for Fitted<'_> {
     fn drop(&mut self) {
         self.backend.release(&self.plan);
+        self.left.set(self.backend.left_behind(&self.plan));
     }
 }
 

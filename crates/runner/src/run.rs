@@ -3,6 +3,7 @@
 //! Start at [`governed_run`]. Any error of any room becomes a sealed receipt in one place,
 //! `seal`; only a fenced lease writes nothing more.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -113,6 +114,8 @@ pub struct Ended {
     pub receipt: Receipt,
     /// The overlay's upper directory, when the workspace was an overlay.
     pub upper: Option<OwnedFd>,
+    /// What of the boundary could not be taken down; the receipt says it, too.
+    pub left_behind: Option<String>,
 }
 
 /// Why a run has no receipt of this runner. The plane seals it when the lease is over.
@@ -173,8 +176,9 @@ fn run_at(
 ) -> Result<Ended, RunError> {
     let mut journal = Journal::new(lease.chain.clone(), surroundings.clock);
     let mut redactor = Redactor::none();
-    let walked = walk(surroundings, (visit, &lease), &mut journal, &mut redactor);
-    seal(surroundings, (visit, &lease), journal, (walked, redactor))
+    let left = Cell::new(None);
+    let walked = walk(surroundings, (visit, &lease), &mut journal, (&mut redactor, &left));
+    seal(surroundings, (visit, &lease), journal, (walked, redactor, left.take()))
 }
 
 /// The rooms, in their order. Whoever returns early leaves the later rooms unentered.
@@ -182,7 +186,7 @@ fn walk(
     surroundings: &Surroundings<'_>,
     (visit, lease): (Option<&Visit<'_>>, &Lease),
     journal: &mut Journal<'_>,
-    redactor: &mut Redactor,
+    (redactor, left): (&mut Redactor, &Cell<Option<String>>),
 ) -> Result<Walked, Halt> {
     let contract = lease.contract.body();
     verify_contract(lease, surroundings.identity, surroundings.plane_key, journal.now())?;
@@ -211,7 +215,7 @@ fn walk(
         // No path of the program is one of ours; what it was not given does not exist inside.
         false => invocation,
     };
-    let mut fitted = fit::Fitted::new(backend, invocation)?;
+    let mut fitted = fit::Fitted::new(backend, invocation, left)?;
     let posture = match probed {
         Some(posture) => posture,
         None => check(journal, fitted.ready(surroundings.cancel)?)?,
@@ -318,7 +322,7 @@ fn seal(
     surroundings: &Surroundings<'_>,
     (visit, lease): (Option<&Visit<'_>>, &Lease),
     mut journal: Journal<'_>,
-    (walked, redactor): (Result<Walked, Halt>, Redactor),
+    (walked, redactor, left): (Result<Walked, Halt>, Redactor, Option<String>),
 ) -> Result<Ended, RunError> {
     let walked = match walked {
         Ok(walked) => walked,
@@ -331,6 +335,11 @@ fn seal(
     let stopped = visit.and_then(|visit| visit.stop.reason());
     if stopped == Some(Stop::Fenced) {
         return Err(RunError::Fenced(lease.key.run.clone()));
+    }
+    let left_behind = left.map(|left| redactor.redact_text(&left));
+    if let Some(left) = &left_behind {
+        // The receipt's chain says it, however the program ended.
+        journal.record(&Event::PostureRefused { lacking: vec![left.clone()] })?;
     }
     let exit_code = match walked.outcome {
         Outcome::Exited { code } => Some(code),
@@ -366,7 +375,8 @@ fn seal(
                 other => RunError::Plane(other),
             }
         })?;
-    Ok(Ended { run: lease.key.run.clone(), outcome, message, usage, receipt, upper })
+    let run = lease.key.run.clone();
+    Ok(Ended { run, outcome, message, usage, receipt, upper, left_behind })
 }
 
 /// Returns who cancelled a run.

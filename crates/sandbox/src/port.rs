@@ -57,6 +57,15 @@ pub trait Backend: Send + Sync {
         let _ = plan;
     }
 
+    /// Returns, once, what of the boundary could not be taken down after the run or release of a
+    /// plan: what it is, until when it lives, and how to end it.
+    ///
+    /// Most boundaries leave nothing.
+    fn left_behind(&self, plan: &Plan) -> Option<String> {
+        let _ = plan;
+        None
+    }
+
     /// Builds the boundary, runs the program to its end and the end of its whole tree.
     ///
     /// # Errors

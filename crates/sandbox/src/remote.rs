@@ -14,6 +14,7 @@ mod daytona;
 mod drive;
 mod e2b;
 mod inside;
+mod ledger;
 mod lower;
 mod opensandbox;
 mod posture;
@@ -43,9 +44,10 @@ use adapter::{Adapter, Fidelity, Observed, Spec, Start, Told};
 use bind::{bind, signable};
 use drive::{Driven, Feed, Watch, without_output};
 use inside::{Look, Source, WORKSPACE, program_line};
+use ledger::Ledger;
 use lower::{LONGEST_LIFE, check, directory, probe_invocation, revealed, start_timeout};
 use posture::{Findings, pinned_digest, unavailable};
-use session::{Session, SessionError};
+use session::{Session, SessionError, With};
 use settings::Account;
 use staging::Staged;
 use wire::{Wire, WireError};
@@ -66,6 +68,8 @@ pub struct Remote {
     /// Directories of what came back, gone with this backend.
     uppers: Mutex<Vec<PathBuf>>,
     tamper: Option<Tamper>,
+    /// Sandboxes that could not be deleted.
+    ledger: Ledger,
 }
 
 /// A sandbox that was looked at.
@@ -96,6 +100,7 @@ impl Remote {
             waiting: Mutex::new(BTreeMap::new()),
             uppers: Mutex::new(Vec::new()),
             tamper: None,
+            ledger: Ledger::default(),
         })
     }
 
@@ -122,9 +127,8 @@ impl Remote {
     /// What the provider said when one of these could not be done.
     pub fn round_trip(&self, content: &[u8]) -> io::Result<bool> {
         let spec = self.spec(&probe_invocation()).map_err(io::Error::other)?;
-        let with = (Arc::clone(&self.adapter), Arc::clone(&self.around));
         let manner = (self.account.patience, self.tamper);
-        let session = Session::open(with, spec, manner, None).map_err(io::Error::other)?;
+        let session = Session::open(self.with(), spec, manner, None).map_err(io::Error::other)?;
         session.round_trip(content).map_err(io::Error::other)
     }
 
@@ -160,13 +164,20 @@ impl Remote {
         named.or(self.account.variable("WARRANT_EGRESS_CANARY")).unwrap_or(CANARY)
     }
 
+    fn with(&self) -> With {
+        With {
+            adapter: Arc::clone(&self.adapter),
+            around: Arc::clone(&self.around),
+            ledger: self.ledger.clone(),
+        }
+    }
+
     /// Asks for a sandbox and finds out what it is.
     fn build(&self, spec: Spec, cancel: Option<&Cancel>) -> Result<Readied, SessionError> {
         self.reap_abandoned();
-        let with = (Arc::clone(&self.adapter), Arc::clone(&self.around));
         let is_open = spec.network == Network::DangerEverything;
         let manner = (self.account.patience, self.tamper);
-        let session = Session::open(with, spec, manner, cancel)?;
+        let session = Session::open(self.with(), spec, manner, cancel)?;
         let observed = session.observe()?;
         let canary = (!is_open).then(|| self.canary());
         let look = session.look(canary)?;
@@ -195,7 +206,7 @@ impl Remote {
     ) -> Result<(Driven, Posture, Option<Staged>), SessionError> {
         let invocation = &plan.invocation;
         readied.session.watch(cancel);
-        let session = &readied.session;
+        let session = &mut readied.session;
         let files = &invocation.files;
         let (entries, staged) = staging::collect(&files.workspace, &files.masks)?;
         session.send(&entries)?;
@@ -280,7 +291,7 @@ impl Remote {
     }
 
     fn take_waiting(&self, plan: &Plan) -> Option<Readied> {
-        let session = plan.artifact.pointer("/sandbox/session")?.as_str()?;
+        let session = session_of(plan)?;
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(session)
     }
 }
@@ -341,21 +352,28 @@ impl Backend for Remote {
 
     fn ready(&self, plan: &mut Plan, cancel: &Cancel) -> Result<Posture, Refusal> {
         let spec = self.spec(&plan.invocation)?;
-        let readied = self.build(spec, Some(cancel)).map_err(|error| Refusal {
-            code: "SANDBOX_PROVIDER_UNAVAILABLE",
-            message: describe(&error),
+        let session = spec.session.clone();
+        let readied = self.build(spec, Some(cancel)).map_err(|error| {
+            let mut message = describe(&error);
+            if let Some(left) = self.ledger.take(&session) {
+                message = format!("{message}; {left}");
+            }
+            Refusal { code: "SANDBOX_PROVIDER_UNAVAILABLE", message }
         })?;
         let spec = &readied.session.spec;
         let posture = self.posture_of(spec, &readied.observed, Some(&readied.look));
         bind(&mut plan.artifact, &readied);
         plan.artifact = signable(plan.artifact.take());
-        let session = spec.session.clone();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(session, readied);
         Ok(posture)
     }
 
     fn release(&self, plan: &Plan) {
         drop(self.take_waiting(plan));
+    }
+
+    fn left_behind(&self, plan: &Plan) -> Option<String> {
+        self.ledger.take(session_of(plan)?)
     }
 
     fn run(
@@ -425,6 +443,11 @@ impl Drop for Remote {
             let _ = std::fs::remove_dir_all(upper);
         }
     }
+}
+
+/// Returns the session that was bound into a plan.
+fn session_of(plan: &Plan) -> Option<&str> {
+    plan.artifact.pointer("/sandbox/session")?.as_str()
 }
 
 fn describe(error: &SessionError) -> String {

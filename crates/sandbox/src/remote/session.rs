@@ -6,7 +6,7 @@
 //! ```
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use thiserror::Error;
 use warrant_protocol::{Digest, Outcome};
@@ -15,6 +15,7 @@ use super::adapter::{Adapter, Handle, NotStarted, Observed, Reached, Spec, Start
 use super::archive::{self, Entry, InvalidArchive};
 use super::drive::{Driven, Feed, Watch, drive, without_output};
 use super::inside::{self, ARCHIVE_IN, ARCHIVE_OUT, Look, StepFailed};
+use super::ledger::{Ledger, Left};
 use super::records::{self, Record};
 use super::settings::Surroundings;
 use super::staging::MOST_BYTES;
@@ -66,12 +67,23 @@ pub(crate) struct Session {
     pub(crate) spec: Spec,
     record: Record,
     around: Arc<Surroundings>,
+    ledger: Ledger,
+    /// When the provider ends it, if nobody does.
+    until: SystemTime,
+}
+
+/// What a session is made with.
+#[derive(Debug, Clone)]
+pub(crate) struct With {
+    pub(crate) adapter: Arc<dyn Adapter>,
+    pub(crate) around: Arc<Surroundings>,
+    pub(crate) ledger: Ledger,
 }
 
 impl Session {
     /// Asks for a sandbox and waits until it can be used.
     pub(crate) fn open(
-        (adapter, around): (Arc<dyn Adapter>, Arc<Surroundings>),
+        With { adapter, around, ledger }: With,
         spec: Spec,
         (patience, tamper): (Duration, Option<Tamper>),
         cancel: Option<&Cancel>,
@@ -80,20 +92,31 @@ impl Session {
         wire.tamper(tamper);
         wire.watch(cancel.cloned());
         let mut record = Record::open(&around.records(adapter.isolation()), &spec.session)?;
+        let asked = SystemTime::now();
         let handle = match adapter.create(&wire, &spec) {
             Ok(handle) => handle,
             Err(error) => {
                 wire.watch(None);
                 // It may exist without our knowing its name; the label finds it.
-                let is_gone =
-                    !error.is_ambiguous() || delete_by_label(&*adapter, &wire, &spec).is_ok();
-                if is_gone {
-                    record.settle();
+                let searched = match error.is_ambiguous() {
+                    true => delete_by_label(&*adapter, &wire, &spec),
+                    false => Ok(()),
+                };
+                match searched {
+                    Ok(()) => record.settle(),
+                    Err(refused) => ledger.note(&Left {
+                        provider: adapter.isolation(),
+                        id: None,
+                        session: &spec.session,
+                        until: asked + spec.lifetime,
+                        why: refused.to_string(),
+                    }),
                 }
                 return Err(error.into());
             }
         };
-        let mut session = Self { adapter, wire, handle, spec, record, around };
+        let until = SystemTime::now() + spec.lifetime;
+        let mut session = Self { adapter, wire, handle, spec, record, around, ledger, until };
         session.wait_ready()?;
         Ok(session)
     }
@@ -144,8 +167,10 @@ impl Session {
     }
 
     /// Lets the sandbox live as long as it was asked to, from now on.
-    pub(crate) fn extend(&self) -> Result<(), SessionError> {
-        Ok(self.adapter.extend(self.at(), self.spec.lifetime)?)
+    pub(crate) fn extend(&mut self) -> Result<(), SessionError> {
+        self.adapter.extend(self.at(), self.spec.lifetime)?;
+        self.until = SystemTime::now() + self.spec.lifetime;
+        Ok(())
     }
 
     /// Writes a file, finds it listed, and reads it back.
@@ -226,8 +251,15 @@ impl Session {
         }
         // Cancelling a run does not cancel cleaning up after it.
         self.wire.watch(None);
-        if self.adapter.delete(&self.wire, &self.handle.id).is_ok() {
-            self.record.settle();
+        match self.adapter.delete(&self.wire, &self.handle.id) {
+            Ok(()) => self.record.settle(),
+            Err(refused) => self.ledger.note(&Left {
+                provider: self.adapter.isolation(),
+                id: Some(&self.handle.id),
+                session: &self.spec.session,
+                until: self.until,
+                why: refused.to_string(),
+            }),
         }
     }
 

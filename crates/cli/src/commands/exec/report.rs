@@ -87,6 +87,7 @@ impl Report {
         if is_ours && !ended.message.is_empty() {
             notes.push(format!("  {}", ui::printable(&ended.message)));
         }
+        notes.extend(ended.left_behind.iter().map(|left| format!("  {}", ui::printable(left))));
         if !arguments.json {
             notes.extend(kept_notes(kept, &ended.run).iter().map(|note| format!("  {note}")));
         }
@@ -107,6 +108,7 @@ impl Report {
                 "diffHash": body.workspace_out.diff_hash,
                 "receiptHash": ended.receipt.hash(),
                 "workspace": kept_details(kept),
+                "leftBehind": ended.left_behind,
             }),
         }
     }

@@ -169,10 +169,28 @@ fn gone_key(door: &Door, proxy: &Proxy, site: &Site) {
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert_eq!(site.receipt()["outcome"]["kind"], "failed");
     assert_eq!(door.started("word-key-end"), 0);
-    assert_eq!(door.sandboxes().len(), 1);
+    let left = door.sandboxes();
+    let [id] = left.as_slice() else { panic!("{left:?}") };
+    let provider = site.provider();
+    for wanted in [
+        format!("sandbox {id} at {provider} could not be deleted"),
+        "and lives until 20".to_owned(),
+        format!("warrant sandbox reap --provider {provider}"),
+    ] {
+        assert!(ran.stderr.contains(&wanted), "{wanted}: {}", ran.stderr);
+    }
+    let run = site.receipt()["runId"].as_str().unwrap().to_owned();
+    let bundle = Ran::from(site.warrant(&["bundle", &run]).output().unwrap()).stdout;
+    assert!(bundle.contains(&format!("sandbox {id} at {provider}")), "the chain does not say it");
+    let reap = ["sandbox", "reap", "--provider", provider.as_str(), "--json"];
+    let refused = Ran::from(site.warrant(&reap).output().unwrap());
+    assert_eq!(refused.code, Some(1), "a revoked key reaps nothing: {}", refused.stdout);
+    assert_eq!(door.sandboxes(), left);
     proxy.play(HONEST);
-    let reaped = Ran::from(site.warrant(&["sandbox", "reap", "--json"]).output().unwrap());
+    let reaped = Ran::from(site.warrant(&reap).output().unwrap());
     assert_eq!(reaped.code, Some(0), "{}", reaped.stderr);
+    let reaped: Value = serde_json::from_str(&reaped.stdout).unwrap();
+    assert_eq!(reaped[0]["reaped"], json!(left));
     assert_eq!(door.sandboxes(), Vec::<String>::new());
 }
 

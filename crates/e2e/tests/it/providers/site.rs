@@ -69,6 +69,11 @@ impl Site {
         command
     }
 
+    /// Returns the provider.
+    pub(crate) const fn provider(&self) -> Isolation {
+        self.provider
+    }
+
     /// Returns the program that runs something at the provider.
     pub(crate) fn exec(&self, options: &[&str], argv: &[&str]) -> Command {
         let start = ["sandbox", "exec", "--provider", self.provider.as_str()];
