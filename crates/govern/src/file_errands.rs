@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use warrant_protocol::RelPath;
 
 use crate::workbench::{Errand, Work, Writes};
@@ -22,6 +24,20 @@ pub fn read_errand(path: &RelPath, offset: u64, count: u64) -> Errand {
     Errand::new(Work::Argv(argv.to_vec()), Writes::Refused)
 }
 
+/// Returns the step that prints the first bytes of a file as base64, for a way that carries text
+/// only.
+pub(crate) fn read_as_text_errand(path: &RelPath, count: u64) -> Errand {
+    let argv = ["sh", "-c", READ_AS_TEXT, "read_file", path.as_str(), &count.to_string()];
+    let argv = argv.into_iter().map(str::to_owned).collect();
+    Errand::new(Work::Argv(argv), Writes::Refused)
+}
+
+/// Returns the bytes that [`read_as_text_errand`] printed.
+pub(crate) fn text_to_bytes(text: &[u8]) -> Option<Vec<u8>> {
+    let text: Vec<u8> = text.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    STANDARD.decode(text).ok()
+}
+
 /// Returns the step that writes a file with its missing directories. The permissions of a file
 /// that is there are kept.
 #[must_use]
@@ -39,6 +55,9 @@ pub fn write_errand(workspace: &Path, path: &RelPath, content: Vec<u8>) -> Erran
     errand.stdin = content;
     errand
 }
+
+/// Prints a file; one that cannot be opened is an error of its own, before anything is printed.
+const READ_AS_TEXT: &str = r#"exec 3< "$1" && head -c "$2" <&3 | base64"#;
 
 /// Makes the directory and writes the file; both names are arguments, never part of the script.
 const MAKE_AND_WRITE: &str = r#"mkdir -p -- "$1" && dd "$2" bs=65536 status=none"#;

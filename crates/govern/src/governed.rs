@@ -14,14 +14,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 use warrant_protocol::request::ActorRef;
-use warrant_protocol::{Digest, InvalidName, Outcome, RelPath, RunId};
+use warrant_protocol::{Digest, InvalidName, Isolation, Outcome, RelPath, RunId};
 use warrant_sandbox::Cancel;
 
 use self::clock::Lamport;
 use crate::desk::{Desk, Permit, principal};
-use crate::file_errands::{read_errand, write_errand};
+use crate::file_errands::{read_as_text_errand, read_errand, text_to_bytes, write_errand};
 use crate::output::Capture;
-use crate::workbench::{Errand, Step, Work, Workbench, WorkbenchError, WorkbenchOptions, Writes};
+use crate::workbench::{
+    Away, Errand, Step, Work, Workbench, WorkbenchError, WorkbenchOptions, Writes,
+};
 
 /// Who asked for what ran although governance could not answer.
 pub const FAIL_OPEN_PRINCIPAL: &str = "warrant-fail-open";
@@ -35,7 +37,8 @@ pub enum WhenGovernanceFails {
     /// Nothing runs.
     Refuse,
     /// It runs in the sandbox all the same, without contract and receipt, and is told as
-    /// [`Standing::Pending`]. A denial is an answer, and stays one.
+    /// [`Standing::Pending`]. A denial is an answer, and stays one. At a remote provider nothing
+    /// runs even then: the workspace would leave this machine without anyone's permission.
     DangerRunAnyway,
 }
 
@@ -49,8 +52,10 @@ pub type OnDeny = Box<dyn Fn(&CallReceipt) + Send + Sync>;
 pub struct GovernedOptions {
     /// The home directory; by the environment when absent.
     pub home: Option<PathBuf>,
-    /// The tier; the strongest that holds here when absent.
+    /// The tier, local or of a remote provider; the strongest that holds here when absent.
     pub provider: Option<String>,
+    /// What only a remote provider needs.
+    pub away: Away,
     /// Where it works; a directory of its own, removed at the end, when absent.
     pub workspace: Option<PathBuf>,
     /// Who asks; whoever is at the keyboard when absent.
@@ -72,6 +77,7 @@ impl GovernedOptions {
         Self {
             home: None,
             provider: None,
+            away: Away::plain(),
             workspace: None,
             principal: None,
             timeout_ms: None,
@@ -251,15 +257,28 @@ impl GovernedSandbox {
         })
     }
 
-    /// Reads a file below the workspace, up to sixteen mebibytes of it.
+    /// Reads a file below the workspace, up to sixteen mebibytes of it, at a remote provider
+    /// twelve.
     ///
     /// # Errors
     /// [`GovernedError`] when it could not be read.
     pub fn read_file(&self, path: &str) -> Result<Governed<Vec<u8>>, GovernedError> {
         let path: RelPath = path.parse()?;
-        let read = self.call(&read_errand(&path, 0, OUTPUT_BYTES as u64))?;
-        Ok(match succeeded(path, read)? {
-            Governed::Done(execution) => Governed::Done(execution.stdout),
+        if !self.is_away() {
+            let read = self.call(&read_errand(&path, 0, OUTPUT_BYTES as u64))?;
+            return Ok(match succeeded(path, read)? {
+                Governed::Done(execution) => Governed::Done(execution.stdout),
+                Governed::Denied(receipt) => Governed::Denied(receipt),
+            });
+        }
+        // Some providers carry text only; this many bytes are as much text as a call gives back.
+        let read = self.call(&read_as_text_errand(&path, OUTPUT_BYTES as u64 / 4 * 3))?;
+        Ok(match succeeded(path.clone(), read)? {
+            Governed::Done(execution) => {
+                let problem = "what came back is no base64".to_owned();
+                let bytes = text_to_bytes(&execution.stdout);
+                Governed::Done(bytes.ok_or(GovernedError::File { path, problem })?)
+            }
             Governed::Denied(receipt) => Governed::Denied(receipt),
         })
     }
@@ -368,6 +387,10 @@ impl GovernedSandbox {
         if has_run || self.options.when_governance_fails == WhenGovernanceFails::Refuse {
             return Err(GovernedError::Governance(Box::new(error)));
         }
+        if self.is_away() {
+            // What nobody permitted leaves this machine under no name.
+            return Err(GovernedError::Governance(Box::new(error)));
+        }
         let provider = self.options.provider.as_deref();
         let report = open::run_ungoverned(errand, workspace, (provider, capture))?;
         let receipt = CallReceipt {
@@ -398,10 +421,18 @@ impl GovernedSandbox {
             home: self.options.home.clone(),
             workspace: workspace.to_owned(),
             provider: self.options.provider.clone(),
+            away: self.options.away.clone(),
             principal: self.principal(),
         })?);
         self.state().bench = Some(Arc::clone(&bench));
         Ok(bench)
+    }
+
+    /// Whether the sandbox is on somebody else's machine.
+    fn is_away(&self) -> bool {
+        let provider = self.options.provider.as_deref();
+        let isolation = provider.and_then(|name| name.parse::<Isolation>().ok());
+        isolation.is_some_and(Isolation::is_remote)
     }
 
     fn principal(&self) -> ActorRef {

@@ -55,6 +55,19 @@ pub fn open(isolation: Isolation, home: &Home) -> Result<Arc<Remote>, NoProvider
     Ok(Arc::new(Remote::open(isolation, around(home)?)?))
 }
 
+/// Returns the backend of a provider for a home, with address and key from these variables.
+///
+/// # Errors
+/// [`NoProvider`] naming what is missing.
+pub fn open_with(
+    isolation: Isolation,
+    home: &Home,
+    environment: BTreeMap<String, String>,
+) -> Result<Arc<Remote>, NoProvider> {
+    let around = Surroundings { environment, ..around(home)? };
+    Ok(Arc::new(Remote::open(isolation, around)?))
+}
+
 /// Returns what every client of a provider needs of a home.
 ///
 /// # Errors

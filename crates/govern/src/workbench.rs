@@ -15,7 +15,7 @@ use thiserror::Error;
 use warrant_protocol::execution::{EnvSpec, ExecutionSpec, ShellName};
 use warrant_protocol::names::InvalidName;
 use warrant_protocol::request::{ActorKind, ActorRef, EgressRule, WorkspaceMode};
-use warrant_protocol::{Digest, Host, Outcome, RelPath, RunId, SecretName};
+use warrant_protocol::{Digest, Evidence, Host, Isolation, Outcome, RelPath, RunId, SecretName};
 use warrant_runner::run::{Ended, Observer};
 use warrant_sandbox::{Backend, Cancel, Stdin};
 
@@ -23,6 +23,7 @@ use crate::backends::{self, NoBackend};
 use crate::desk::{Desk, DeskError, Hands, Permit, principal};
 use crate::keep::{self, KeepError, Kept, Mode};
 use crate::policy_files::policy_folder;
+use crate::providers::{self, NoProvider};
 use crate::{Ask, find_program, plain_request};
 
 /// Where and as whom a workbench works.
@@ -32,10 +33,32 @@ pub struct WorkbenchOptions {
     pub home: Option<PathBuf>,
     /// The workspace.
     pub workspace: PathBuf,
-    /// The tier; the strongest that holds here when absent.
+    /// The tier, local or of a remote provider; the strongest that holds here when absent.
     pub provider: Option<String>,
+    /// What only a tier on somebody else's machine needs.
+    pub away: Away,
     /// Who asks, as authenticated.
     pub principal: ActorRef,
+}
+
+/// What only a tier on somebody else's machine needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Away {
+    /// The image; the provider's own when absent.
+    pub image: Option<String>,
+    /// By component, how little is accepted as evidence for it. Policy says how far this goes.
+    pub accept_evidence: BTreeMap<String, Evidence>,
+    /// Where address and key of the provider are read from, by the variables it documents; this
+    /// process's own environment when absent.
+    pub environment: Option<BTreeMap<String, String>>,
+}
+
+impl Away {
+    /// Returns the provider's own image, nothing accepted, and this process's environment.
+    #[must_use]
+    pub const fn plain() -> Self {
+        Self { image: None, accept_evidence: BTreeMap::new(), environment: None }
+    }
 }
 
 /// One workspace and the governed path to it. Threads may share it.
@@ -44,6 +67,7 @@ pub struct Workbench {
     workspace: PathBuf,
     principal: ActorRef,
     backend: Arc<dyn Backend>,
+    away: Away,
     environment: BTreeMap<String, String>,
     current: Mutex<Current>,
     /// Held while a step may change the workspace, so that no two such steps overlap.
@@ -132,6 +156,9 @@ pub enum WorkbenchError {
     /// No tier to run in.
     #[error(transparent)]
     Backend(#[from] NoBackend),
+    /// The remote provider cannot be used.
+    #[error(transparent)]
+    Provider(#[from] NoProvider),
     /// The program ran, but its writes could not be kept.
     #[error("{run} ran, but its writes could not be kept")]
     Keep {
@@ -211,14 +238,14 @@ impl Workbench {
         if workspace.parent().is_none() {
             return Err(WorkbenchError::WholeMachine);
         }
-        let all = backends::local();
-        let backend = Arc::clone(backends::choose(&all, options.provider.as_deref())?);
         let current = open_desk(options.home.as_deref())?;
+        let backend = backend(&options, &current.desk)?;
         Ok(Self {
             home: options.home,
             workspace,
             principal: options.principal,
             backend,
+            away: options.away,
             environment: std::env::vars().collect(),
             current: Mutex::new(current),
             writing: Mutex::new(()),
@@ -289,15 +316,20 @@ impl Workbench {
         request.egress = (!egress.is_empty()).then_some(egress);
         request.secret_names.clone_from(&errand.secrets);
         request.mode = Some(match errand.writes {
+            // A copy on another machine is always written; nothing of it is kept here.
+            Writes::Refused if isolation.is_remote() => WorkspaceMode::Overlay,
             Writes::Refused => WorkspaceMode::ReadOnly,
             Writes::AsDiff | Writes::Kept => WorkspaceMode::Overlay,
         });
+        request.image.clone_from(&self.away.image);
+        let accepted = &self.away.accept_evidence;
+        request.accept_evidence = (!accepted.is_empty()).then(|| accepted.clone());
         Ok(Ask {
             request,
             principal: self.principal.clone(),
             workspace: self.workspace.clone(),
             program: find_program(&program),
-            image: None,
+            image: self.away.image.clone(),
         })
     }
 
@@ -377,6 +409,19 @@ fn execution(errand: &Errand, env: EnvSpec) -> Result<(ExecutionSpec, String), W
 #[must_use]
 pub fn script_shell() -> ShellName {
     if find_program("bash").is_some() { ShellName::Bash } else { ShellName::Sh }
+}
+
+/// Returns the tier a person named, here or at a provider, or the strongest that holds here.
+fn backend(options: &WorkbenchOptions, desk: &Desk) -> Result<Arc<dyn Backend>, WorkbenchError> {
+    let name = options.provider.as_deref();
+    let isolation = name.and_then(|name| name.parse::<Isolation>().ok());
+    if let Some(isolation) = isolation.filter(|isolation| providers::REMOTE.contains(isolation)) {
+        let environment = options.away.environment.clone();
+        let environment = environment.unwrap_or_else(|| std::env::vars().collect());
+        return Ok(providers::open_with(isolation, desk.plane().home(), environment)?);
+    }
+    let all = backends::local();
+    Ok(Arc::clone(backends::choose(&all, name)?))
 }
 
 fn open_desk(home: Option<&Path>) -> Result<Current, DeskError> {

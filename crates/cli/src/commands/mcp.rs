@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 use warrant_govern::mcp::serve_stdio;
-use warrant_govern::{Workbench, WorkbenchOptions, agent_principal};
+use warrant_govern::{Away, Workbench, WorkbenchOptions, agent_principal};
 
 use super::settings::{self, Change, Format};
 use crate::args::{Install, Mcp, McpCommand};
@@ -22,6 +22,7 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Mcp) -> anyhow::Result<Exit> 
         home: home.map(Path::to_owned),
         workspace: arguments.workspace.clone(),
         provider: arguments.provider.clone(),
+        away: Away::plain(),
         principal: agent_principal("mcp"),
     };
     let bench = Workbench::open(options)?;

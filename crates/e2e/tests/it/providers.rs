@@ -8,6 +8,7 @@ mod degraded;
 mod door;
 mod exec;
 mod faults;
+mod governed;
 mod http;
 mod liars;
 mod proxy;

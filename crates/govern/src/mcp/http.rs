@@ -30,7 +30,7 @@ use warrant_protocol::Digest;
 
 use super::{LAST_RECEIPTS, Server};
 use crate::live::{McpHolder, TokenFile};
-use crate::workbench::{Workbench, WorkbenchOptions};
+use crate::workbench::{Away, Workbench, WorkbenchOptions};
 
 /// Conversations that one token has at once.
 const MOST_SESSIONS: usize = 16;
@@ -178,6 +178,7 @@ impl House {
             home: self.home.clone(),
             workspace: holder.workspace,
             provider: None,
+            away: Away::plain(),
             principal: holder.principal,
         });
         let bench = bench.map_err(|_| ())?;
