@@ -71,6 +71,7 @@ fn build_and_watch(plan: &Plan<'_>) -> Result<(), Failure> {
     }
     fds.push_front(scratch).at(Step::Handshake)?;
     Message::new(Word::Built, flags, 0).send(plan.control, fds.as_slice()).at(Step::Handshake)?;
+    await_word(plan.control, Word::Go)?;
     let inner = terminal.map(|terminal| terminal.inner);
     let program = command::spawn(&plan.start, plan.control, inner)?;
     if spec.watch_processes {
@@ -124,7 +125,7 @@ pub(crate) fn take_identity(
 }
 
 /// Waits for a word of the supervisor; anything else, its death included, ends the jail.
-fn await_word(control: Fd, expected: Word) -> Result<(), Failure> {
+pub(crate) fn await_word(control: Fd, expected: Word) -> Result<(), Failure> {
     let mut bytes = [0; Message::LENGTH];
     let length = sys::read(control, &mut bytes).at(Step::Handshake)?;
     match bytes.get(..length).and_then(Message::decode) {

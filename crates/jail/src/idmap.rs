@@ -5,9 +5,15 @@ use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process;
 
+use libc::{c_int, c_void};
+
+use crate::launch::SignalGuard;
 use crate::spec::HostPath;
 use crate::sys::{self, Errno, MountAttr};
+
+const STACK_BYTES: usize = 16 * 1024;
 
 /// A user namespace that says how ids on disk look through a mount.
 #[derive(Debug)]
@@ -34,30 +40,30 @@ impl IdMap {
     /// # Errors
     /// The system's error; an unprivileged caller may not do this.
     pub fn new(mapping: Mapping) -> io::Result<Self> {
-        let (mine, theirs) = pipe()?;
-        let flags = (libc::CLONE_NEWUSER | libc::SIGCHLD) as usize;
-        let reader = mine.as_raw_fd() as u32;
-        // SAFETY: like `fork`; the child makes a few raw calls and exits.
-        let pid = unsafe { sys::call(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]) }?;
-        if pid == 0 {
-            // Everything else too: two threads that do this at once would hand each other's end
-            // to their children, and both would wait for ever.
-            if reader > 0 {
-                let _ = sys::close_range(0, reader - 1);
-            }
-            let _ = sys::close_range(reader + 1, u32::MAX);
-            let _ = sys::read(mine.as_raw_fd(), &mut [0; 1]);
-            sys::exit(0);
+        let stack = vec![0_u128; STACK_BYTES / size_of::<u128>()];
+        let top = stack.as_ptr_range().end.cast_mut().cast();
+        // Memory and descriptors are shared: a copy of either would be thrown away at once.
+        let flags = libc::CLONE_NEWUSER | libc::CLONE_VM | libc::CLONE_FILES | libc::SIGCHLD;
+        let parent = process::id() as usize as *mut c_void;
+        let everything = SignalGuard::block_all();
+        // SAFETY: the stack is unused, aligned and outlives the child, which is waited for below;
+        // the child makes raw calls only and touches no memory but its stack.
+        let pid = unsafe { libc::clone(stay, top, flags, parent) };
+        let refused = io::Error::last_os_error();
+        drop(everything);
+        if pid == -1 {
+            return Err(refused);
         }
         let result = Self::map(pid, mapping);
-        drop(theirs);
+        let _ = sys::number_call(libc::SYS_kill, [pid as usize, libc::SIGKILL as usize, 0, 0, 0]);
         let mut status = 0;
         // SAFETY: the status is valid for writing, the pid is our own child's.
-        unsafe { libc::waitpid(pid as i32, &raw mut status, libc::__WALL) };
+        unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
+        drop(stack);
         result
     }
 
-    fn map(pid: usize, mapping: Mapping) -> io::Result<Self> {
+    fn map(pid: c_int, mapping: Mapping) -> io::Result<Self> {
         let uid_map = format!("{} {} 1", mapping.disk_uid, mapping.kernel_uid);
         let gid_map = format!("{} {} 1", mapping.disk_gid, mapping.kernel_gid);
         fs::write(format!("/proc/{pid}/uid_map"), uid_map)?;
@@ -99,9 +105,16 @@ impl IdMap {
     }
 }
 
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (reader, writer) = io::pipe()?;
-    Ok((reader.into(), writer.into()))
+/// Stays until it is killed, by its parent or with it.
+extern "C" fn stay(parent: *mut c_void) -> c_int {
+    let tied = sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize, 0);
+    let is_orphan = sys::number_call(libc::SYS_getppid, [0; 5]) != Ok(parent as usize);
+    while tied.is_ok() && !is_orphan {
+        // Every signal but the one that ends it is blocked.
+        // SAFETY: it waits and does nothing else.
+        unsafe { libc::pause() };
+    }
+    sys::exit(0)
 }
 
 /// Returns `text` as a C string.

@@ -6,7 +6,7 @@
 
 use libc::c_int;
 
-use crate::child::{join, now_ms, reap, signal_descriptor, supervisor_gone};
+use crate::child::{await_word, join, now_ms, reap, signal_descriptor, supervisor_gone};
 use crate::command::{self, Start};
 use crate::message::{At, Failure, Message, Step, Word};
 use crate::spec::Groups;
@@ -34,6 +34,7 @@ fn keep(plan: &Plan<'_>) -> Result<(), Failure> {
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).at(Step::Lifeline)?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0).at(Step::Lifeline)?;
     Message::new(Word::Built, 0, 0).send(plan.control, &[]).at(Step::Handshake)?;
+    await_word(plan.control, Word::Go)?;
     let program = command::spawn(&plan.start, plan.control, None)?;
     let control = plan.control as u32;
     let _ = sys::close_range(0, control.wrapping_sub(1));

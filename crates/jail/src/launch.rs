@@ -32,9 +32,16 @@ impl std::fmt::Display for LaunchError {
 
 impl std::error::Error for LaunchError {}
 
-/// A jail whose pid 1 is building it. Dropping it ends it.
+/// A jail whose pid 1 is building it; its program does not start before [`Starting::go`]. Dropping
+/// it ends it.
 #[derive(Debug)]
 pub struct Starting {
+    jail: Jail,
+}
+
+/// A jail whose program starts as soon as it is built. Dropping it ends it.
+#[derive(Debug)]
+pub struct Going {
     jail: Jail,
 }
 
@@ -128,7 +135,7 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// Clones pid 1 of a new jail and lets it build.
+/// Clones pid 1 of a new jail and lets it build, beside whatever the caller does meanwhile.
 ///
 /// The calling thread must live as long as the jail: the kernel ends the jail with it.
 ///
@@ -183,7 +190,8 @@ pub fn show(view: View) -> Result<Shown, LaunchError> {
     if privileged {
         starting.write_maps(identity)?;
     }
-    let (child, handed) = starting.built()?;
+    // It starts nothing, and so waits for no word.
+    let (child, handed) = Going { jail: starting.jail }.built()?;
     drop(child);
     let (Some(scratch), Some(tree)) = (handed.scratch, handed.listeners.into_iter().next()) else {
         return Err(garbled());
@@ -288,6 +296,17 @@ impl Starting {
         self.jail.tell(Word::Mapped)
     }
 
+    /// Lets the program start once the jail stands.
+    ///
+    /// # Errors
+    /// The step that failed; then nothing is left.
+    pub fn go(self) -> Result<Going, LaunchError> {
+        self.jail.tell(Word::Go)?;
+        Ok(Going { jail: self.jail })
+    }
+}
+
+impl Going {
     /// Waits until the jail stands; it starts the program by itself.
     ///
     /// # Errors
@@ -346,7 +365,7 @@ impl Jail {
                 Word::Failed => {
                     Event::Failed(LaunchError { step: Step::from_index(a), errno: Errno(b) })
                 }
-                Word::Built | Word::Mapped | Word::Stop => return Err(garbled()),
+                Word::Built | Word::Mapped | Word::Go | Word::Stop => return Err(garbled()),
             },
         })
     }
@@ -485,12 +504,12 @@ fn receive(socket: c_int, bytes: &mut [u8]) -> sys::Result<(usize, Vec<OwnedFd>)
 }
 
 /// Blocks every signal of this thread until dropped, so that no handler runs in the child.
-struct SignalGuard {
+pub(crate) struct SignalGuard {
     before: libc::sigset_t,
 }
 
 impl SignalGuard {
-    fn block_all() -> Self {
+    pub(crate) fn block_all() -> Self {
         // SAFETY: both sets are valid for writing.
         unsafe {
             let mut all: libc::sigset_t = std::mem::zeroed();

@@ -35,7 +35,8 @@ mod view;
 pub use disk::mount_image;
 pub use landlock::{abi as landlock_abi, restrict_writes};
 pub use launch::{
-    Ended, Event, Handed, Jail, LaunchError, Shown, Starting, bare_clone, launch, show, tether,
+    Ended, Event, Going, Handed, Jail, LaunchError, Shown, Starting, bare_clone, launch, show,
+    tether,
 };
 pub use message::Step;
 pub use spec::{

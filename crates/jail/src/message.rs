@@ -10,6 +10,8 @@ use crate::sys::{self, Errno, Fd};
 pub(crate) enum Word {
     /// Supervisor: the identity maps are written.
     Mapped,
+    /// Supervisor: the program may start.
+    Go,
     /// Pid 1: the jail stands; `a` says which descriptors come along.
     Built,
     /// Pid 1: the step `a` failed with error `b`.
@@ -27,8 +29,9 @@ pub(crate) enum Word {
 }
 
 impl Word {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Mapped,
+        Self::Go,
         Self::Built,
         Self::Failed,
         Self::NotExecuted,

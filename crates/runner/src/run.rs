@@ -14,14 +14,14 @@ use warrant_protocol::chain::InvalidEvent;
 use warrant_protocol::event::{ArtifactKind, FailureClass};
 use warrant_protocol::execution::PreparedExecution;
 use warrant_protocol::fold::FoldError;
-use warrant_protocol::port::{Lease, Plane, PlaneError};
+use warrant_protocol::port::{Lease, Plane, PlaneError, SecretValue};
 use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::signed::InvalidSigned;
 use warrant_protocol::{
     Event, LimitKind, Outcome, PoolName, PublicKey, Receipt, RunId, RunnerId, Sealer, Signed,
     Signer, SigningKey, Timestamp, Usage, fold,
 };
-use warrant_sandbox::{Backend, Cancel, Plan, RunReport, Stdin, Stream, TtySize};
+use warrant_sandbox::{Backend, Cancel, Gate, Plan, RunReport, Stdin, Stream, TtySize};
 use warrant_workspace::{Progress, Step};
 
 use crate::door::verify_contract;
@@ -221,8 +221,16 @@ fn walk(
         None => check(journal, fitted.ready(surroundings.cancel)?)?,
     };
     fitted.bind(journal, &posture)?;
-    *redactor = start(surroundings, lease, journal, &mut fitted.plan)?;
-    let (report, taken) = work(surroundings, lease, backend, (&fitted.plan, redactor))?;
+    let room = Room { surroundings, lease, backend };
+    let (report, taken) = if contract.secrets.is_empty() {
+        room.work_after_start(&fitted.plan, journal)?
+    } else {
+        let secrets = start(surroundings, lease, journal)?;
+        *redactor =
+            Redactor::new(&secrets).map_err(|error| Halt::internal(error.to_string()))?;
+        fit::fill_secrets(&mut fitted.plan, &secrets);
+        room.work((&fitted.plan, redactor), &mut || true)?
+    };
     if report.outcome == Outcome::PostureRefused {
         return Err(refused_at_last(journal, &demands, &report)?);
     }
@@ -242,33 +250,57 @@ fn start(
     surroundings: &Surroundings<'_>,
     lease: &Lease,
     journal: &mut Journal<'_>,
-    plan: &mut Plan,
-) -> Result<Redactor, Halt> {
+) -> Result<Vec<SecretValue>, Halt> {
     if surroundings.cancel.is_cancelled() {
         return Err(Halt::new(Outcome::Cancelled, FailureClass::SessionFailed, "cancelled"));
     }
     let started = surroundings.plane.start(&lease.key, journal.untold())?;
     journal.take_over(started.events)?;
-    let redactor =
-        Redactor::new(&started.secrets).map_err(|error| Halt::internal(error.to_string()))?;
-    fit::fill_secrets(plan, &started.secrets);
-    Ok(redactor)
+    Ok(started.secrets)
 }
 
-/// Runs the program.
-fn work(
-    surroundings: &Surroundings<'_>,
-    lease: &Lease,
-    backend: &dyn Backend,
-    (plan, redactor): (&Plan, &Redactor),
-) -> Result<(RunReport, Taken), Halt> {
-    let log = surroundings.plane.new_blob(&lease.key)?;
-    let sink = RunSink::new(surroundings.observer, redactor.clone(), log);
-    let report = backend.run(plan, &sink, surroundings.cancel)?;
-    let taken = sink
-        .finish(report.stdout, report.stderr)
-        .map_err(|_| Halt::internal("the output could not be kept"))?;
-    Ok((report, taken))
+/// Where the program runs.
+struct Room<'a> {
+    surroundings: &'a Surroundings<'a>,
+    lease: &'a Lease,
+    backend: &'a dyn Backend,
+}
+
+impl Room<'_> {
+    /// Runs a program that needs no secret: its boundary is built while the plane records the
+    /// start, and it starts when both are done.
+    fn work_after_start(
+        &self,
+        plan: &Plan,
+        journal: &mut Journal<'_>,
+    ) -> Result<(RunReport, Taken), Halt> {
+        let mut halted = None;
+        let mut gate = || {
+            halted = start(self.surroundings, self.lease, journal).err();
+            halted.is_none()
+        };
+        let worked = self.work((plan, &Redactor::none()), &mut gate);
+        match halted {
+            Some(halt) => Err(halt),
+            None => worked,
+        }
+    }
+
+    /// Runs the program.
+    fn work(
+        &self,
+        (plan, redactor): (&Plan, &Redactor),
+        gate: Gate<'_>,
+    ) -> Result<(RunReport, Taken), Halt> {
+        let Surroundings { plane, observer, cancel, .. } = *self.surroundings;
+        let log = plane.new_blob(&self.lease.key)?;
+        let sink = RunSink::new(observer, redactor.clone(), log);
+        let report = self.backend.run_gated(plan, gate, (&sink, cancel))?;
+        let taken = sink
+            .finish(report.stdout, report.stderr)
+            .map_err(|_| Halt::internal("the output could not be kept"))?;
+        Ok((report, taken))
+    }
 }
 
 /// Records what the program did and said.

@@ -35,7 +35,8 @@ pub use invocation::{
 };
 pub use namespace::Namespace;
 pub use port::{
-    Backend, BoundaryError, NetworkDecision, Plan, Refusal, RunReport, Sink, Stream, StreamDigest,
+    Backend, BoundaryError, Gate, NetworkDecision, Plan, Refusal, RunReport, Sink, Stream,
+    StreamDigest,
 };
 pub use process::Process;
 #[cfg(feature = "remote")]

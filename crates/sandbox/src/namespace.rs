@@ -25,7 +25,7 @@ use rustix::fs::{Mode, OFlags, openat};
 use warrant_egress::Options;
 use warrant_jail::seccomp::{Filter, Profile};
 use warrant_jail::{
-    Capabilities, Exec, Groups, Handed, LandlockRules, Program, Resource, Rlimit, Scratch, Spec,
+    Capabilities, Exec, Going, Groups, Handed, LandlockRules, Program, Resource, Rlimit, Scratch, Spec,
     Starting, Stdio, Walls, landlock_abi, launch,
 };
 use warrant_protocol::{Isolation, Limits, Outcome, Posture};
@@ -40,7 +40,7 @@ use crate::namespace::posture::{Host, Tried};
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
 use crate::started::Started;
 use crate::{
-    Backend, BoundaryError, Cancel, Command, Files, Invocation, Network, NetworkDecision, Plan,
+    Backend, BoundaryError, Cancel, Command, Files, Gate, Invocation, Network, NetworkDecision, Plan,
     Refusal, RunReport, Sink, Stdin, Stream, WorkspaceAccess,
 };
 
@@ -179,6 +179,15 @@ impl Backend for Namespace {
         sink: &dyn Sink,
         cancel: &Cancel,
     ) -> Result<RunReport, BoundaryError> {
+        self.run_gated(plan, &mut || true, (sink, cancel))
+    }
+
+    fn run_gated(
+        &self,
+        plan: &Plan,
+        gate: Gate<'_>,
+        (sink, cancel): (&dyn Sink, &Cancel),
+    ) -> Result<RunReport, BoundaryError> {
         let invocation = &plan.invocation;
         let lowered = self.lower(invocation).map_err(refused)?;
         let job = Job {
@@ -188,8 +197,13 @@ impl Backend for Namespace {
             lowered,
             writes: Writes::BoundByJail,
         };
-        let run = self.run_job(job, sink, cancel);
-        if let (Err(_), Some(memory)) = (&run, &self.memory) {
+        let mut is_shut = false;
+        let mut gate = || {
+            is_shut = !gate();
+            !is_shut
+        };
+        let run = self.run_job(job, &mut gate, (sink, cancel));
+        if let (Err(_), false, Some(memory)) = (&run, is_shut, &self.memory) {
             // What was remembered does not hold any more; whoever comes next must try.
             memory.forget();
         }
@@ -227,11 +241,11 @@ impl Namespace {
     fn run_job(
         &self,
         job: Job<'_>,
-        sink: &dyn Sink,
-        cancel: &Cancel,
+        gate: Gate<'_>,
+        (sink, cancel): (&dyn Sink, &Cancel),
     ) -> Result<RunReport, BoundaryError> {
         let invocation = job.invocation;
-        match self.start(job)? {
+        match self.start(job, gate)? {
             Begun::Starved(report) => Ok(report),
             Begun::Running(started) => {
                 let upper = upper(invocation.files.access, started.scratch.as_ref());
@@ -242,8 +256,8 @@ impl Namespace {
         }
     }
 
-    /// Launches a jail; what runs in it runs from now on, and nobody watches it yet.
-    fn start<'a>(&self, job: Job<'a>) -> Result<Begun<'a>, BoundaryError> {
+    /// Launches a jail; what runs in it runs once the gate opens, and nobody watches it yet.
+    fn start<'a>(&self, job: Job<'a>, gate: Gate<'_>) -> Result<Begun<'a>, BoundaryError> {
         let invocation = job.invocation;
         let rules = door::rules(&invocation.network).map_err(refused)?;
         let listener_specs = job.lowered.listeners.clone();
@@ -253,7 +267,12 @@ impl Namespace {
         let group = group.map_err(&grouping)?;
         let groups = group.handles().map_err(&grouping)?;
         let spec = self.spec(job, pipes.inside, groups)?;
-        let (jail, handed) = match launch(spec).and_then(Starting::built) {
+        let starting = launch(spec);
+        // Pid 1 builds while whoever holds the gate makes up their mind.
+        if !gate() {
+            return Err(BoundaryError::shut());
+        }
+        let (jail, handed) = match starting.and_then(Starting::go).and_then(Going::built) {
             Ok(built) => built,
             // The jail itself is in the group, and its limit may be too small even for that.
             Err(error) if group.starved(error.errno) => {

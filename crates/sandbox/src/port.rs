@@ -77,7 +77,28 @@ pub trait Backend: Send + Sync {
         sink: &dyn Sink,
         cancel: &Cancel,
     ) -> Result<RunReport, BoundaryError>;
+
+    /// As [`Backend::run`], but `gate` is asked before the program starts, once, and may be asked
+    /// while the boundary is being built. When it says no, nothing was started and nothing of the
+    /// boundary is left.
+    ///
+    /// # Errors
+    /// A [`BoundaryError`] as for a run, or when the gate stayed shut.
+    fn run_gated(
+        &self,
+        plan: &Plan,
+        gate: Gate<'_>,
+        (sink, cancel): (&dyn Sink, &Cancel),
+    ) -> Result<RunReport, BoundaryError> {
+        if !gate() {
+            return Err(BoundaryError::shut());
+        }
+        self.run(plan, sink, cancel)
+    }
 }
+
+/// Says whether a program may start.
+pub type Gate<'a> = &'a mut dyn FnMut() -> bool;
 
 /// An invocation lowered to what one backend will apply.
 #[derive(Debug, Clone)]
@@ -110,6 +131,13 @@ pub struct BoundaryError {
     /// What the system said.
     #[source]
     pub cause: io::Error,
+}
+
+impl BoundaryError {
+    /// The gate did not open; the boundary was given up before the program.
+    pub(crate) fn shut() -> Self {
+        Self { step: "waiting for the start", cause: io::ErrorKind::PermissionDenied.into() }
+    }
 }
 
 /// Takes what a running program says and does, as it happens.

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 use warrant_egress::{Listeners, Options, Pass};
 use warrant_jail::{
-    Capabilities, Exec, Groups, Program, Resource, Rlimit, Starting, Tether, Walls, tether,
+    Capabilities, Exec, Going, Groups, Program, Resource, Rlimit, Tether, Walls, tether,
 };
 use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Limits, Posture};
 
@@ -25,8 +25,8 @@ use crate::namespace::{c_path, environment, program, provider_version};
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
 use crate::started::Started;
 use crate::{
-    Backend, BoundaryError, Cancel, EnvVar, Invocation, Network, Plan, Refusal, RunReport, Sink,
-    WorkspaceAccess,
+    Backend, BoundaryError, Cancel, EnvVar, Gate, Invocation, Network, Plan, Refusal, RunReport,
+    Sink, WorkspaceAccess,
 };
 
 /// A scrubbed child process; holds no files and no network back.
@@ -85,6 +85,15 @@ impl Backend for Process {
         sink: &dyn Sink,
         cancel: &Cancel,
     ) -> Result<RunReport, BoundaryError> {
+        self.run_gated(plan, &mut || true, (sink, cancel))
+    }
+
+    fn run_gated(
+        &self,
+        plan: &Plan,
+        gate: Gate<'_>,
+        (sink, cancel): (&dyn Sink, &Cancel),
+    ) -> Result<RunReport, BoundaryError> {
         let invocation = &plan.invocation;
         check(invocation).map_err(refused)?;
         let listening = at("listening for the egress proxy");
@@ -103,7 +112,11 @@ impl Backend for Process {
         let group = group.map_err(&grouping)?;
         let groups = group.handles().map_err(&grouping)?;
         let tethered = Tether { groups, ..tethered(invocation, &proxy, pipes.inside)? };
-        let (jail, _) = tether(tethered).and_then(Starting::built).map_err(boundary)?;
+        let starting = tether(tethered).map_err(boundary)?;
+        if !gate() {
+            return Err(BoundaryError::shut());
+        }
+        let (jail, _) = starting.go().and_then(Going::built).map_err(boundary)?;
         let outside = Outside::new(pipes.outside, None, invocation)?;
         let started = Started { invocation, jail, outside, group, door, scratch: None };
         started.finish(sink, cancel, self.probe())

@@ -124,7 +124,7 @@ impl Namespace {
             lowered,
             writes: Writes::BoundByWorker,
         };
-        let mut started = match self.start(job)? {
+        let mut started = match self.start(job, &mut || true)? {
             Begun::Starved(report) => return Ok(Some(report)),
             Begun::Running(started) => started,
         };

@@ -87,7 +87,7 @@ impl Namespace {
             lowered,
             writes: Writes::BoundByJail,
         };
-        self.run_job(job, sink, cancel)
+        self.run_job(job, &mut || true, (sink, cancel))
     }
 
     /// Lowers what a worker is started with: nothing of the system, no listeners.
