@@ -1,5 +1,6 @@
 //! The command line: every command, its words and its help.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
@@ -39,6 +40,39 @@ pub(crate) struct Cli {
     pub(crate) plane: PlaneArguments,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The words of `warrant sandbox exec` alone.
+#[derive(Debug, Parser)]
+struct ExecAlone {
+    #[arg(long)]
+    home: Option<PathBuf>,
+    #[command(flatten)]
+    plane: PlaneArguments,
+    #[command(flatten)]
+    exec: Exec,
+}
+
+impl Cli {
+    /// Reads the command line.
+    ///
+    /// # Errors
+    /// What to tell the person: a mistake, or the help they asked for.
+    pub(crate) fn read() -> Result<Self, clap::Error> {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        // The shortest of all commands does not wait for the words of all others; whatever is not
+        // plainly right is read, and told, with all of them.
+        if let [name, first, second, rest @ ..] = words.as_slice()
+            && first == "sandbox"
+            && second == "exec"
+            && let Ok(ExecAlone { home, plane, exec }) =
+                ExecAlone::try_parse_from(std::iter::once(name).chain(rest))
+        {
+            let command = Command::Sandbox(Sandbox::Exec(Box::new(exec)));
+            return Ok(Self { home, plane, command });
+        }
+        Self::try_parse_from(words)
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -4,7 +4,6 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use warrant_runner::harness::{self, MOCK_ARGUMENT, MockEnvironment};
 
 mod args;
@@ -25,7 +24,7 @@ fn main() -> ExitCode {
     if let Some(code) = mock_agent() {
         return code;
     }
-    let cli = match args::Cli::try_parse() {
+    let cli = match args::Cli::read() {
         Ok(cli) => cli,
         Err(refusal) => return usage(&refusal),
     };

@@ -16,11 +16,6 @@ pub(crate) fn base(facts: &Facts, terms: &Terms) -> Option<Context> {
     let hosts = facts.network.hosts.iter().map(ToString::to_string);
     let egress = facts.network.egress.iter().map(|rule| rule.host.to_string());
     let hosts: BTreeSet<String> = hosts.chain(egress).collect();
-    let mode = match facts.files.mode {
-        WorkspaceMode::ReadOnly => "read-only",
-        WorkspaceMode::Overlay => "overlay",
-        WorkspaceMode::Direct => "direct",
-    };
     let pairs = [
         pair("cmd", command(&facts.cmd)?),
         pair("cwd", text(&facts.cwd)),
@@ -32,12 +27,21 @@ pub(crate) fn base(facts: &Facts, terms: &Terms) -> Option<Context> {
         pair("write", set(&facts.files.write)),
         pair("secrets", set(facts.secrets.iter().map(|name| name.as_str()))),
         pair("isolation", text(facts.isolation.as_str())),
-        pair("mode", text(mode)),
+        pair("mode", text(mode(facts))),
         pair("budget", budget(facts, terms)?),
         pair("history", history(facts)?),
         pair("now", long(facts.now_ms)),
     ];
     Context::from_pairs(pairs).ok()
+}
+
+/// Returns how the workspace is used, in the words of rules.
+pub(crate) const fn mode(facts: &Facts) -> &'static str {
+    match facts.files.mode {
+        WorkspaceMode::ReadOnly => "read-only",
+        WorkspaceMode::Overlay => "overlay",
+        WorkspaceMode::Direct => "direct",
+    }
 }
 
 /// Returns the context of one question, with an approval when there is one.

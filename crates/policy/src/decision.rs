@@ -228,7 +228,7 @@ impl Questioner<'_> {
         let mut verdict = Verdict { reasons: Vec::new(), rules: Vec::new(), level: None };
         let mut open = Vec::new();
         for question in questions(self.policy.rules(), self.facts) {
-            match self.policy.rules().certain(&question) {
+            match self.policy.rules().certain(&question, self.facts) {
                 Some(rule) => verdict.rules.push(rule),
                 None => open.push(question),
             }
@@ -309,7 +309,7 @@ pub(crate) fn explained(policy: &PolicySnapshot, facts: &Facts) -> Vec<Explained
     let base = context::base(facts, &terms);
     let rows = questions(policy.rules(), facts).into_iter().map(|question| {
         let mut verdict = Verdict { reasons: Vec::new(), rules: Vec::new(), level: None };
-        match (policy.rules().certain(&question), &base) {
+        match (policy.rules().certain(&question, facts), &base) {
             (Some(rule), _) => verdict.rules.push(rule),
             (None, Some(base)) => questioner.ask(&question, base, &mut verdict),
             (None, None) => verdict.reasons.push(internal("facts cannot be put to the rules")),

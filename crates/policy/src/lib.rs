@@ -17,6 +17,7 @@ pub mod terms;
 
 mod context;
 mod document;
+mod guards;
 mod passed;
 mod paths;
 mod questions;

@@ -1,59 +1,54 @@
-//! The record that a policy passed: its rules in Cedar's JSON form, which is read in a fraction of
-//! the time that parsing, validating and trying the examples takes.
+//! The record that a policy passed: of every rule what has to be known of it, and the rule in
+//! Cedar's JSON form, to be read when it is needed.
 //!
-//! A record speaks of one text and one maker, by a digest over both and the schema. Whoever can
-//! write it could as well write the policy; it is kept beside it, for its owner alone.
+//! Its first line is a digest over the text it speaks of, the maker, the schema and the rest of the
+//! record; a record of anything else, or one that was damaged, is none. Whoever can write it could
+//! as well write the policy; it is kept beside it, for its owner alone.
 
-use serde_json::{Value, json};
-use warrant_protocol::{Digest, hash_canonical};
+use serde::{Deserialize, Serialize};
+use warrant_protocol::Digest;
 
-use crate::rules::{PassedRule, Rule, Rules, SCHEMA};
+use crate::rules::{PassedRule, Rules, SCHEMA};
 use crate::snapshot::PolicyText;
 
-const VERSION: &str = "warrant.policy-passed.v1";
+const VERSION: &str = "warrant.policy-passed.v2";
 
-/// Returns the record of rules that were loaded and tried.
-pub(crate) fn write(text: PolicyText<'_>, maker: &str, rules: &Rules) -> Option<String> {
-    let rules: Vec<Value> = rules
-        .to_passed()
-        .ok()?
-        .into_iter()
-        .map(|passed| {
-            json!({"id": passed.rule.id, "reason": passed.rule.reason, "policy": passed.policy})
-        })
-        .collect();
-    Some(json!({"source": source(text, maker), "rules": rules}).to_string())
+/// What is below the first line.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body {
+    /// The digest of the snapshot.
+    hash: Digest,
+    rules: Vec<PassedRule>,
 }
 
-/// Returns the rules of a record, when it is of this text and maker.
-pub(crate) fn read(text: PolicyText<'_>, maker: &str, record: &str) -> Option<Rules> {
-    let mut record: Value = serde_json::from_str(record).ok()?;
-    let members = record.as_object_mut()?;
-    if members.get("source")?.as_str()? != source(text, maker).to_string() {
+/// Returns the record of rules that were loaded and tried, of a snapshot with this digest.
+pub(crate) fn write(
+    text: PolicyText<'_>,
+    maker: &str,
+    (rules, hash): (&Rules, Digest),
+) -> Option<String> {
+    let body = Body { hash, rules: rules.to_passed().ok()? };
+    let body = serde_json::to_string(&body).ok()?;
+    Some(format!("{}\n{body}", source(text, maker, &body)))
+}
+
+/// Returns the rules of a record and the snapshot's digest, when it is of this text and maker.
+pub(crate) fn read(text: PolicyText<'_>, maker: &str, record: &str) -> Option<(Rules, Digest)> {
+    let (digest, body) = record.split_once('\n')?;
+    if digest != source(text, maker, body).to_string() {
         return None;
     }
-    let Value::Array(rows) = members.remove("rules")? else { return None };
-    let rules: Option<Vec<PassedRule>> = rows.into_iter().map(rule).collect();
-    Rules::of_passed(rules?).ok()
+    let Body { hash, rules } = serde_json::from_str(body).ok()?;
+    Some((Rules::of_passed(rules).ok()?, hash))
 }
 
-fn rule(mut row: Value) -> Option<PassedRule> {
-    let members = row.as_object_mut()?;
-    let mut take = |name: &str| match members.remove(name)? {
-        Value::String(text) => Some(text),
-        _ => None,
-    };
-    let rule = Rule { id: take("id")?, reason: take("reason")? };
-    Some(PassedRule { rule, policy: members.remove("policy")? })
-}
-
-fn source(text: PolicyText<'_>, maker: &str) -> Digest {
-    hash_canonical(&json!({
-        "version": VERSION,
-        "maker": maker,
-        "document": text.document,
-        "rules": text.rules,
-        "examples": text.examples,
-        "schema": SCHEMA,
-    }))
+fn source(text: PolicyText<'_>, maker: &str, body: &str) -> Digest {
+    let PolicyText { document, rules, examples } = text;
+    let mut bytes = Vec::new();
+    for part in [VERSION, maker, document, rules, examples, SCHEMA, body] {
+        bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(part.as_bytes());
+    }
+    Digest::of(&bytes)
 }

@@ -13,13 +13,18 @@ use cedar_policy::{
     Policy, PolicyId, PolicySet, PrincipalConstraint, Request, ResourceConstraint, Schema,
     ValidationMode, Validator,
 };
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::facts::Facts;
+use crate::guards::Guard;
 
 /// The text of the schema every rule is validated against.
 pub const SCHEMA: &str = include_str!("../schemas/warrant.cedarschema");
 
 /// What a rule is asked about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Whether a run may happen in a pool.
     Run,
@@ -68,7 +73,7 @@ impl fmt::Display for Action {
 }
 
 /// A rule that took part in a decision.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Rule {
     /// Its `@id`, or the place in the document.
     pub id: String,
@@ -76,11 +81,27 @@ pub struct Rule {
     pub reason: String,
 }
 
-/// A rule that passed, in Cedar's JSON form.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A rule that passed: what has to be known of every rule, and the rule itself in Cedar's JSON
+/// form, which is read when it is needed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct PassedRule {
     pub(crate) rule: Rule,
-    pub(crate) policy: serde_json::Value,
+    pub(crate) scope: Scope,
+    pub(crate) guards: Vec<Guard>,
+    pub(crate) policy: String,
+}
+
+/// What a rule is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Scope {
+    forbids: bool,
+    actions: Vec<Action>,
+    /// The type and name of the only resource it is about.
+    resource: Option<(String, String)>,
+    /// It permits whatever is in its scope, without looking.
+    is_plain_permit: bool,
 }
 
 /// Why rules are refused.
@@ -120,12 +141,24 @@ pub(crate) struct Rules {
     /// Present while every context is checked against it.
     schema: Option<Schema>,
     entities: Entities,
-    names: Names,
-    policies: Vec<Policy>,
+    /// Made when Cedar is first asked.
+    names: OnceLock<Option<Names>>,
+    members: Vec<Member>,
     slices: BTreeMap<Action, Slices>,
     known: HashMap<String, Rule>,
     /// The programs that rules name, by the last segment of their paths.
     programs: HashMap<String, Vec<String>>,
+}
+
+/// One rule.
+#[derive(Debug, Clone)]
+struct Member {
+    id: String,
+    scope: Scope,
+    guards: Vec<Guard>,
+    /// As Cedar has it, read from `text` when it is first needed.
+    policy: OnceLock<Option<Policy>>,
+    text: String,
 }
 
 #[derive(Debug, Clone)]
@@ -150,8 +183,11 @@ struct Slice {
     members: Vec<usize>,
     /// Put together when first asked.
     set: OnceLock<Option<PolicySet>>,
-    /// A permit without conditions, where nothing forbids: no need to evaluate.
-    certain: Option<String>,
+    /// A permit without conditions where nothing forbids: no need to evaluate. Or one besides
+    /// rules that all have guards: no need while a guard of each is surely false.
+    plain_permit: Option<usize>,
+    /// The rules whose guards have to be looked at.
+    guarded: Vec<usize>,
 }
 
 /// How one question was answered.
@@ -215,36 +251,31 @@ impl Rules {
             let all: Vec<String> = errors.chain(warnings).collect();
             return Err(InvalidRules::Invalid(all.join("; ")));
         }
-        Self::of_policies(policies, known, Some(schema))
+        let members = policies.into_iter().map(Member::of_policy).collect::<Result<_, _>>()?;
+        Ok(Self::of_members(members, known, Some(schema)))
     }
 
-    /// Takes rules that passed before, in Cedar's JSON form.
+    /// Takes rules that passed before.
     pub(crate) fn of_passed(passed: Vec<PassedRule>) -> Result<Self, InvalidRules> {
         let mut known = HashMap::new();
-        let mut policies = Vec::new();
-        for PassedRule { rule, policy } in passed {
-            let id = PolicyId::new(&rule.id);
-            let policy = Policy::from_json(Some(id), policy)
-                .map_err(|cause| InvalidRules::Parse(told(&cause)))?;
-            policies.push(policy);
+        let mut members = Vec::new();
+        for PassedRule { rule, scope, guards, policy } in passed {
+            let (id, policy, text) = (rule.id.clone(), OnceLock::new(), policy);
+            members.push(Member { id, scope, guards, policy, text });
             if let Some(twin) = known.insert(rule.id.clone(), rule) {
                 return Err(InvalidRules::Duplicate(twin.id));
             }
         }
-        Self::of_policies(policies, known, None)
+        Ok(Self::of_members(members, known, None))
     }
 
     /// Returns the rules in the form that [`Rules::of_passed`] takes.
     pub(crate) fn to_passed(&self) -> Result<Vec<PassedRule>, InvalidRules> {
-        let passed = self.policies.iter().map(|policy| {
-            let rule = self.rule(policy.id()).cloned();
-            let rule = rule.ok_or_else(|| InvalidRules::Assemble(policy.id().to_string()))?;
-            let mut policy = policy.to_json().map_err(|cause| InvalidRules::Parse(told(&cause)))?;
-            if let Some(members) = policy.as_object_mut() {
-                // They are in the rule; reading them again would only cost time.
-                members.remove("annotations");
-            }
-            Ok(PassedRule { rule, policy })
+        let passed = self.members.iter().map(|member| {
+            let rule = self.known.get(&member.id).cloned();
+            let rule = rule.ok_or_else(|| InvalidRules::Assemble(member.id.clone()))?;
+            let Member { scope, guards, text, .. } = member.clone();
+            Ok(PassedRule { rule, scope, guards, policy: text })
         });
         passed.collect()
     }
@@ -260,34 +291,41 @@ impl Rules {
         self
     }
 
-    fn of_policies(
-        policies: Vec<Policy>,
+    fn of_members(
+        members: Vec<Member>,
         known: HashMap<String, Rule>,
         schema: Option<Schema>,
-    ) -> Result<Self, InvalidRules> {
-        let names = Names::new()?;
+    ) -> Self {
         let mut slices: BTreeMap<Action, Slices> = BTreeMap::new();
         for action in Action::ALL {
-            slices.insert(action, Slices::new(action, &names, &policies)?);
+            slices.insert(action, Slices::new(action, &members));
         }
         let mut programs: HashMap<String, Vec<String>> = HashMap::new();
         for path in slices.get(&Action::Exec).into_iter().flat_map(|s| s.by_resource.keys()) {
             let name = path.rsplit('/').next().unwrap_or(path);
             programs.entry(name.to_owned()).or_default().push(path.clone());
         }
-        let entities = Entities::empty();
-        Ok(Self { schema, entities, names, policies, slices, known, programs })
+        let (entities, names) = (Entities::empty(), OnceLock::new());
+        Self { schema, entities, names, members, slices, known, programs }
     }
 
     /// Returns how many rules there are.
     pub(crate) const fn count(&self) -> usize {
-        self.policies.len()
+        self.members.len()
     }
 
-    /// Returns the rule of a permit without conditions, where nothing could forbid.
-    pub(crate) fn certain(&self, question: &Question) -> Option<Rule> {
-        let id = self.slice(question)?.certain.as_deref()?;
-        self.known.get(id).cloned()
+    /// Returns the permit without conditions that decides a question by itself, because no other
+    /// rule can apply to these facts; nothing where Cedar has to be asked.
+    pub(crate) fn certain(&self, question: &Question, facts: &Facts) -> Option<Rule> {
+        let slice = self.slice(question)?;
+        let permit = slice.plain_permit?;
+        let rules_out = |index: &usize| {
+            let member = self.members.get(*index);
+            member.is_some_and(|member| member.guards.iter().any(|guard| guard.is_false(facts)))
+        };
+        let is_alone = slice.guarded.iter().all(rules_out);
+        let permit = self.members.get(permit).filter(|_| is_alone)?;
+        self.known.get(&permit.id).cloned()
     }
 
     /// Returns how many rules a question is put to.
@@ -317,17 +355,20 @@ impl Rules {
     /// Answers one question; whatever goes wrong is a refusal.
     pub(crate) fn answer(&self, principal: &str, question: &Question, context: Context) -> Answer {
         let refused = |why: String| Answer { allowed: false, rules: Vec::new(), failed: vec![why] };
+        let Some(names) = self.names.get_or_init(|| Names::new().ok()) else {
+            return refused("names that Cedar does not know".to_owned());
+        };
         let (Some(slice), Some(action), Some(resource)) = (
             self.slice(question),
-            self.names.actions.get(&question.action),
-            self.names.resources.get(&question.action),
+            names.actions.get(&question.action),
+            names.resources.get(&question.action),
         ) else {
             return refused("an action that is not known".to_owned());
         };
-        let Some(set) = slice.set(&self.policies) else {
+        let Some(set) = slice.set(&self.members) else {
             return refused("rules that cannot be put together".to_owned());
         };
-        let principal = uid(&self.names.principal, principal);
+        let principal = uid(&names.principal, principal);
         let resource = uid(resource, &question.resource);
         let request =
             Request::new(principal, action.clone(), resource, context, self.schema.as_ref());
@@ -371,71 +412,110 @@ impl Names {
     }
 }
 
-impl Slices {
-    fn new(action: Action, names: &Names, policies: &[Policy]) -> Result<Self, InvalidRules> {
-        let (Some(action_uid), Some(resource_type)) =
-            (names.actions.get(&action), names.resources.get(&action))
-        else {
-            return Err(InvalidRules::Schema(format!("no action `{action}`")));
+impl Member {
+    fn of_policy(policy: Policy) -> Result<Self, InvalidRules> {
+        let mut json = policy.to_json().map_err(|cause| InvalidRules::Parse(told(&cause)))?;
+        if let Some(members) = json.as_object_mut() {
+            // They are in the rule; reading them again would only cost time.
+            members.remove("annotations");
+        }
+        Ok(Self {
+            id: policy.id().to_string(),
+            scope: Scope::of_policy(&policy),
+            guards: Guard::of_policy(&json),
+            text: json.to_string(),
+            policy: OnceLock::from(Some(policy)),
+        })
+    }
+
+    /// Returns the rule as Cedar has it; nothing when it cannot be read.
+    fn policy(&self) -> Option<&Policy> {
+        let read = || {
+            let json = serde_json::from_str(&self.text).ok()?;
+            Policy::from_json(Some(PolicyId::new(&self.id)), json).ok()
         };
+        self.policy.get_or_init(read).as_ref()
+    }
+}
+
+impl Scope {
+    fn of_policy(policy: &Policy) -> Self {
+        let applies = |action: &Action| {
+            let is_it = |uid: &EntityUid| {
+                uid.type_name().to_string() == "Action" && uid.id().unescaped() == action.as_str()
+            };
+            match policy.action_constraint() {
+                ActionConstraint::Any => true,
+                ActionConstraint::Eq(only) => is_it(&only),
+                ActionConstraint::In(any) => any.iter().any(is_it),
+            }
+        };
+        let resource = policy.resource_constraint();
+        let is_plain_permit = policy.effect() == Effect::Permit
+            && !policy.has_non_scope_constraint()
+            && policy.principal_constraint() == PrincipalConstraint::Any
+            && matches!(resource, ResourceConstraint::Any | ResourceConstraint::Eq(_));
+        let resource = match resource {
+            ResourceConstraint::Eq(only) => {
+                Some((only.type_name().to_string(), only.id().unescaped().to_owned()))
+            }
+            ResourceConstraint::Any
+            | ResourceConstraint::In(_)
+            | ResourceConstraint::Is(_)
+            | ResourceConstraint::IsIn(_, _) => None,
+        };
+        Self {
+            forbids: policy.effect() == Effect::Forbid,
+            actions: Action::ALL.into_iter().filter(applies).collect(),
+            resource,
+            is_plain_permit,
+        }
+    }
+}
+
+impl Slices {
+    fn new(action: Action, rules: &[Member]) -> Self {
         let mut general = Vec::new();
         let mut named: HashMap<String, Vec<usize>> = HashMap::new();
-        for (index, policy) in policies.iter().enumerate() {
-            let applies = match policy.action_constraint() {
-                ActionConstraint::Any => true,
-                ActionConstraint::Eq(only) => only == *action_uid,
-                ActionConstraint::In(any) => any.contains(action_uid),
-            };
-            if !applies {
-                continue;
-            }
-            match policy.resource_constraint() {
-                ResourceConstraint::Eq(only) if only.type_name() == resource_type => {
-                    named.entry(only.id().unescaped().to_owned()).or_default().push(index);
+        let applying =
+            rules.iter().enumerate().filter(|(_, rule)| rule.scope.actions.contains(&action));
+        for (index, rule) in applying {
+            match &rule.scope.resource {
+                None => general.push(index),
+                Some((kind, name)) if kind == action.resource_type() => {
+                    named.entry(name.clone()).or_default().push(index);
                 }
                 // It names a resource of another action's type and can never apply.
-                ResourceConstraint::Eq(_) => {}
-                ResourceConstraint::Any
-                | ResourceConstraint::In(_)
-                | ResourceConstraint::Is(_)
-                | ResourceConstraint::IsIn(_, _) => general.push(index),
+                Some(_) => {}
             }
         }
         let mut by_resource = HashMap::new();
         for (resource, members) in named {
             let all = general.iter().copied().chain(members).collect();
-            by_resource.insert(resource, Slice::new(policies, all));
+            by_resource.insert(resource, Slice::new(rules, all));
         }
-        Ok(Self { general: Slice::new(policies, general), by_resource })
+        Self { general: Slice::new(rules, general), by_resource }
     }
 }
 
 impl Slice {
-    fn new(policies: &[Policy], members: Vec<usize>) -> Self {
-        let chosen = || members.iter().filter_map(|index| policies.get(*index));
-        let forbids = chosen().any(|policy| policy.effect() == Effect::Forbid);
-        let certain = chosen().find(|policy| {
-            policy.effect() == Effect::Permit
-                && !policy.has_non_scope_constraint()
-                && policy.principal_constraint() == PrincipalConstraint::Any
-                && matches!(
-                    policy.resource_constraint(),
-                    ResourceConstraint::Any | ResourceConstraint::Eq(_)
-                )
-        });
-        let certain = certain.filter(|_| !forbids).map(|policy| policy.id().to_string());
-        Self { members, set: OnceLock::new(), certain }
+    fn new(rules: &[Member], members: Vec<usize>) -> Self {
+        let of = |index: &usize| rules.get(*index);
+        let forbids = members.iter().filter_map(of).any(|rule| rule.scope.forbids);
+        let is_plain = |index: &usize| of(index).is_some_and(|rule| rule.scope.is_plain_permit);
+        let plain = members.iter().copied().find(is_plain);
+        let others = members.iter().copied().filter(|index| forbids && Some(*index) != plain);
+        let guarded: Vec<usize> = others.collect();
+        let has_guards = |index: &usize| of(index).is_some_and(|rule| !rule.guards.is_empty());
+        let plain_permit = plain.filter(|_| guarded.iter().all(has_guards));
+        Self { members, set: OnceLock::new(), plain_permit, guarded }
     }
 
     /// Returns the rules put together; nothing when Cedar refuses, or when one is missing.
-    fn set(&self, policies: &[Policy]) -> Option<&PolicySet> {
+    fn set(&self, rules: &[Member]) -> Option<&PolicySet> {
         let put_together = || {
-            let chosen: Vec<Policy> =
-                self.members.iter().filter_map(|index| policies.get(*index)).cloned().collect();
-            if chosen.len() != self.members.len() {
-                return None;
-            }
-            PolicySet::from_policies(chosen).ok()
+            let rules = self.members.iter().map(|index| rules.get(*index)?.policy().cloned());
+            PolicySet::from_policies(rules.collect::<Option<Vec<Policy>>>()?).ok()
         };
         self.set.get_or_init(put_together).as_ref()
     }

@@ -80,9 +80,9 @@ impl PolicySnapshot {
     /// of exactly this text and maker, or cannot be read: then the policy is to be loaded.
     #[must_use]
     pub fn recall(text: PolicyText<'_>, maker: &str, record: &str) -> Option<Self> {
-        let rules = passed::read(text, maker, record)?;
+        let (rules, hash) = passed::read(text, maker, record)?;
         let document = PolicyDocument::from_slice(text.document.as_bytes()).ok()?;
-        Self::new(document, text.rules, rules).ok()
+        Self::with_hash(document, text.rules, (rules, hash)).ok()
     }
 
     /// Returns the record that this text passed, to be kept where only its owner can write.
@@ -94,7 +94,7 @@ impl PolicySnapshot {
         if text.rules != &*self.text {
             return None;
         }
-        passed::write(text, maker, &self.rules)
+        passed::write(text, maker, (&self.rules, self.hash))
     }
 
     /// Returns a snapshot of a document that stands alone, as the reference's does.
@@ -111,17 +111,25 @@ impl PolicySnapshot {
     }
 
     fn new(document: PolicyDocument, text: &str, rules: Rules) -> Result<Self, InvalidSnapshot> {
-        let controls = match &document.body().controls {
-            Some(value) => Controls::from_value(value)?,
-            None => Controls::none(),
-        };
-        let rules = Arc::new(rules);
         let hash = hash_canonical(&json!({
             "version": "warrant.policy-snapshot.v1",
             "document": document.raw(),
             "rules": text,
             "schema": SCHEMA,
         }));
+        Self::with_hash(document, text, (rules, hash))
+    }
+
+    fn with_hash(
+        document: PolicyDocument,
+        text: &str,
+        (rules, hash): (Rules, Digest),
+    ) -> Result<Self, InvalidSnapshot> {
+        let controls = match &document.body().controls {
+            Some(value) => Controls::from_value(value)?,
+            None => Controls::none(),
+        };
+        let rules = Arc::new(rules);
         Ok(Self { document, controls, text: text.into(), rules, hash })
     }
 

@@ -226,8 +226,7 @@ fn walk(
         room.work_after_start(&fitted.plan, journal)?
     } else {
         let secrets = start(surroundings, lease, journal)?;
-        *redactor =
-            Redactor::new(&secrets).map_err(|error| Halt::internal(error.to_string()))?;
+        *redactor = Redactor::new(&secrets).map_err(|error| Halt::internal(error.to_string()))?;
         fit::fill_secrets(&mut fitted.plan, &secrets);
         room.work((&fitted.plan, redactor), &mut || true)?
     };

@@ -60,6 +60,8 @@ pub(crate) struct Group {
 }
 
 const PREFIX: &str = "warrant-";
+/// The controllers of old hierarchies that groups are made of.
+const LEGACY: [&str; 3] = ["memory", "pids", "cpuacct"];
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Cgroups {
@@ -78,9 +80,12 @@ impl Cgroups {
             let directory = mounted.join(path.trim_start_matches('/'));
             if controllers.is_empty() {
                 found.unified = usable_unified(&directory, &mounted);
-            } else if is_writable(&directory) {
-                let names = controllers.split(',').map(|name| (name.to_owned(), directory.clone()));
-                found.legacy.extend(names);
+                continue;
+            }
+            let names = controllers.split(',').filter(|name| LEGACY.contains(name));
+            let names: Vec<String> = names.map(str::to_owned).collect();
+            if !names.is_empty() && is_writable(&directory) {
+                found.legacy.extend(names.into_iter().map(|name| (name, directory.clone())));
             }
         }
         found.sweep();

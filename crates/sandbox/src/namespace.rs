@@ -11,6 +11,7 @@ mod lower;
 mod masks;
 mod memory;
 mod posture;
+mod prepared;
 mod resolve;
 mod scratch;
 mod worker;
@@ -25,8 +26,8 @@ use rustix::fs::{Mode, OFlags, openat};
 use warrant_egress::Options;
 use warrant_jail::seccomp::{Filter, Profile};
 use warrant_jail::{
-    Capabilities, Exec, Going, Groups, Handed, LandlockRules, Program, Resource, Rlimit, Scratch, Spec,
-    Starting, Stdio, Walls, landlock_abi, launch,
+    Capabilities, Exec, Going, Groups, Handed, LandlockRules, Program, Resource, Rlimit, Scratch,
+    Spec, Starting, Stdio, Walls, landlock_abi, launch,
 };
 use warrant_protocol::{Isolation, Limits, Outcome, Posture};
 
@@ -37,11 +38,12 @@ use crate::namespace::layout::System;
 use crate::namespace::lower::{Lowered, PROXY_PORT, lower};
 use crate::namespace::memory::Memory;
 use crate::namespace::posture::{Host, Tried};
+use crate::namespace::prepared::Prepared;
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
 use crate::started::Started;
 use crate::{
-    Backend, BoundaryError, Cancel, Command, Files, Gate, Invocation, Network, NetworkDecision, Plan,
-    Refusal, RunReport, Sink, Stdin, Stream, WorkspaceAccess,
+    Backend, BoundaryError, Cancel, Command, Files, Gate, Invocation, Network, NetworkDecision,
+    Plan, Refusal, RunReport, Sink, Stdin, Stream, WorkspaceAccess,
 };
 
 pub(crate) use kept::{Kept, Order, Starter};
@@ -53,7 +55,8 @@ pub use worker::{Worker, seal_worker, worker_control};
 #[derive(Debug)]
 pub struct Namespace {
     identities: Identities,
-    filter: Filter,
+    filter: OnceLock<Filter>,
+    prepared: Prepared,
     landlock: Option<u32>,
     cgroups: OnceLock<Cgroups>,
     posture: OnceLock<Posture>,
@@ -86,7 +89,8 @@ impl Namespace {
     pub fn with_egress(egress: Options) -> Self {
         Self {
             identities: Identities::new(),
-            filter: Filter::new(Profile::Program),
+            filter: OnceLock::new(),
+            prepared: Prepared::default(),
             landlock: landlock_abi().map(|abi| abi.min(NEWEST_LANDLOCK)),
             cgroups: OnceLock::new(),
             posture: OnceLock::new(),
@@ -133,6 +137,10 @@ impl Namespace {
         }
     }
 
+    fn filter(&self) -> &Filter {
+        self.filter.get_or_init(|| Filter::new(Profile::Program))
+    }
+
     fn cgroups(&self) -> &Cgroups {
         self.cgroups.get_or_init(Cgroups::detect)
     }
@@ -170,6 +178,7 @@ impl Backend for Namespace {
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
         let lowered = self.lower(&invocation)?;
         let artifact = lowered.artifact(&invocation, self.identities.identity());
+        self.prepared.keep(&invocation, lowered);
         Ok(Plan { isolation: Isolation::Namespace, invocation, artifact })
     }
 
@@ -189,7 +198,10 @@ impl Backend for Namespace {
         (sink, cancel): (&dyn Sink, &Cancel),
     ) -> Result<RunReport, BoundaryError> {
         let invocation = &plan.invocation;
-        let lowered = self.lower(invocation).map_err(refused)?;
+        let lowered = match self.prepared.take(invocation) {
+            Some(lowered) => lowered,
+            None => self.lower(invocation).map_err(refused)?,
+        };
         let job = Job {
             exec: Exec::Paths(lowered.candidates.clone()),
             descriptors: Vec::new(),
@@ -331,7 +343,7 @@ impl Namespace {
                     }
                     Writes::BoundByWorker => None,
                 },
-                seccomp: Some(self.filter.clone()),
+                seccomp: Some(self.filter().clone()),
                 capabilities: Capabilities::Dropped,
             },
             deadline_ms: limits.wall_ms.map(|ms| ms.saturating_add(DEADLINE_GRACE_MS)),

@@ -5,11 +5,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use warrant_govern::{Ask, Desk, Hands, Permit, backends, keep};
 use warrant_protocol::RunId;
 use warrant_runner::run::{Ended, Observer};
-use warrant_sandbox::{Backend, Cancel, Stdin, Stream};
+use warrant_sandbox::{Backend, Stdin, Stream};
 use warrant_workspace::Step;
 
 use crate::args::Exec;
@@ -83,8 +82,7 @@ fn perform(
     (run, arguments): (&RunId, &Exec),
 ) -> anyhow::Result<Ended> {
     let environment: BTreeMap<String, String> = std::env::vars().collect();
-    let cancel = Cancel::new().context("no descriptor for cancellation")?;
-    terminal::cancel_on_signals(&cancel)?;
+    let cancel = terminal::cancelled_by_signals()?;
     let tty = terminal::size(arguments.tty)?;
     let _raw = terminal::Raw::enter(tty.is_some())?;
     let observer = Live { is_quiet: arguments.json, meter: Meter::on_terminal() };

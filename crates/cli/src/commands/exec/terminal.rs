@@ -6,19 +6,18 @@ use std::io::{self, IsTerminal as _};
 use anyhow::{Context as _, bail};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::low_level::pipe;
 use warrant_sandbox::{Cancel, TtySize};
 
-/// Stops the run when this process is told to stop; the receipt is still written.
-pub(crate) fn cancel_on_signals(cancel: &Cancel) -> anyhow::Result<()> {
-    let mut signals =
-        Signals::new([SIGINT, SIGTERM, SIGHUP]).context("signals cannot be watched")?;
-    let cancel = cancel.clone();
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || signals.forever().for_each(|_| cancel.cancel()))
-        .context("no thread for signals")?;
-    Ok(())
+/// Returns a cancellation that is asked for when this process is told to stop; the receipt is still
+/// written. The handler itself rings, so no thread has to wait for signals.
+pub(crate) fn cancelled_by_signals() -> anyhow::Result<Cancel> {
+    let (cancel, bell) = Cancel::with_bell().context("no descriptor for cancellation")?;
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let bell = bell.try_clone().context("no descriptor for cancellation")?;
+        pipe::register(signal, bell).context("signals cannot be watched")?;
+    }
+    Ok(cancel)
 }
 
 /// Returns the size of the person's terminal when the program wants one.
