@@ -306,7 +306,7 @@ mod tests {
         add(&|facts| facts.history.denies_10m = 99);
         add(&|facts| facts.history.denies_10m = 100);
         for program in ["sudo", "sudoku", "mount", "curl", "bash"] {
-            add(&|facts| drop(facts.cmd.programs.insert(program.to_owned())));
+            add(&|facts| facts.cmd.programs.extend([program.to_owned()]));
         }
         all
     }

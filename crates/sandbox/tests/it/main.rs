@@ -12,6 +12,7 @@
 mod attacks;
 mod bench;
 mod crowd;
+mod gate;
 #[cfg(feature = "hermetic")]
 mod hermetic;
 mod limits;
