@@ -31,6 +31,7 @@ pub mod seccomp;
 pub mod spec;
 mod sys;
 mod view;
+mod witness;
 
 pub use disk::mount_image;
 pub use landlock::{abi as landlock_abi, restrict_writes};
@@ -45,3 +46,4 @@ pub use spec::{
     View, Walls,
 };
 pub use sys::Errno;
+pub use witness::next_destination;

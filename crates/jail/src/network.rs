@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 
 use crate::spec::{Listener, ListenerKind};
 use crate::sys::{self, Errno, Fd};
+use crate::witness;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_NEWROUTE: u16 = 24;
@@ -123,6 +124,7 @@ pub(crate) fn listen(listener: &Listener) -> sys::Result<Fd> {
     let kind = match listener.kind {
         ListenerKind::Tcp => libc::SOCK_STREAM,
         ListenerKind::Udp => libc::SOCK_DGRAM,
+        ListenerKind::TcpWitness | ListenerKind::UdpWitness => return witness::open(listener),
     };
     let family = match listener.address {
         SocketAddr::V4(_) => libc::AF_INET,
@@ -133,21 +135,17 @@ pub(crate) fn listen(listener: &Listener) -> sys::Result<Fd> {
     if family == libc::AF_INET6 {
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)?;
     }
-    match listener.kind {
-        ListenerKind::Tcp => set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR)?,
-        ListenerKind::Udp => {}
+    if listener.kind == ListenerKind::Tcp {
+        set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
     }
     bind(fd, &listener.address)?;
-    match listener.kind {
-        ListenerKind::Tcp => {
-            sys::number_call(libc::SYS_listen, [fd as usize, 128, 0, 0, 0])?;
-        }
-        ListenerKind::Udp => {}
+    if listener.kind == ListenerKind::Tcp {
+        sys::number_call(libc::SYS_listen, [fd as usize, 128, 0, 0, 0])?;
     }
     Ok(fd)
 }
 
-fn set_option(fd: Fd, level: i32, option: i32) -> sys::Result<()> {
+pub(crate) fn set_option(fd: Fd, level: i32, option: i32) -> sys::Result<()> {
     let one: i32 = 1;
     let args = [
         fd as usize,

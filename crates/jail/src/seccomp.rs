@@ -380,11 +380,11 @@ const STARTING_AND_SPEAKING: &[c_long] = &[
     libc::SYS_vfork,
 ];
 
-const fn statement(code: u16, k: u32) -> sock_filter {
+pub(crate) const fn statement(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-const fn branch(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
+pub(crate) const fn branch(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 

@@ -207,6 +207,11 @@ pub enum ListenerKind {
     Tcp,
     /// A bound datagram socket.
     Udp,
+    /// A socket that sees beginnings of connections to other machines, on whatever port. Of its
+    /// address only the family counts.
+    TcpWitness,
+    /// The same for datagrams, except questions for names.
+    UdpWitness,
 }
 
 /// What is executed.

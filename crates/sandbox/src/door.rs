@@ -3,6 +3,8 @@
 //! The listeners are watched by the supervisor's own loop; a run that never connects never starts
 //! a proxy. Decisions come from the proxy's thread and are handed to the sink by the supervisor's.
 
+mod witness;
+
 use std::io;
 use std::mem;
 use std::net::{TcpListener, UdpSocket};
@@ -12,12 +14,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use warrant_egress::{Decision, Listeners, Options, Proxy, Rules, Totals};
 use warrant_jail::{Listener, ListenerKind};
 
+use self::witness::Witnesses;
 use crate::{Cancel, Network, NetworkDecision, Refusal, Sink};
 
 /// The door between one run and the network.
 pub(crate) struct Door {
     state: State,
     news: Arc<News>,
+    witnesses: Witnesses,
 }
 
 enum State {
@@ -53,7 +57,22 @@ impl Door {
     pub(crate) fn new(listeners: Listeners, rules: Rules, options: Options) -> io::Result<Self> {
         let news = Arc::new(News { waiting: Mutex::new(Vec::new()), rung: Cancel::new()? });
         let asleep = Box::new(Asleep { listeners, rules, options });
-        Ok(Self { state: State::Asleep(asleep), news })
+        Ok(Self { state: State::Asleep(asleep), news, witnesses: Witnesses::default() })
+    }
+
+    /// Has what is tried beside the listeners told, too.
+    pub(crate) fn watched_by(self, witnesses: Witnesses) -> Self {
+        Self { witnesses, ..self }
+    }
+
+    /// Returns what to wait for beside [`Door::listeners`].
+    pub(crate) fn witnesses(&self) -> Vec<BorrowedFd<'_>> {
+        self.witnesses.sockets().collect()
+    }
+
+    /// Tells what the witnesses saw.
+    pub(crate) fn tell_attempts(&mut self, sink: &dyn Sink) {
+        self.witnesses.tell(sink);
     }
 
     /// Returns what to wait for: a first connection while asleep, news afterwards.
@@ -97,6 +116,7 @@ impl Door {
             State::Asleep(_) | State::Closed => Totals::default(),
         };
         self.news.deliver(sink);
+        self.witnesses.tell_rest(sink);
         totals
     }
 }
@@ -127,10 +147,19 @@ impl News {
 }
 
 /// Sorts what a jail handed out into what the proxy expects.
-pub(crate) fn sort(specs: &[Listener], fds: Vec<OwnedFd>, proxy_port: u16) -> Listeners {
+pub(crate) fn sort(
+    specs: &[Listener],
+    fds: Vec<OwnedFd>,
+    proxy_port: u16,
+) -> (Listeners, Witnesses) {
     let mut sorted = Listeners::default();
+    let mut witnesses = Witnesses::default();
     for (spec, fd) in specs.iter().zip(fds) {
+        if spec.kind == ListenerKind::Tcp {
+            witnesses.leave(spec.address.port());
+        }
         match (spec.kind, spec.address.port()) {
+            (ListenerKind::TcpWitness | ListenerKind::UdpWitness, _) => witnesses.add(spec, fd),
             (ListenerKind::Udp, _) => sorted.dns_udp = Some(UdpSocket::from(fd)),
             (ListenerKind::Tcp, 53) => sorted.dns_tcp = Some(TcpListener::from(fd)),
             (ListenerKind::Tcp, port) if port == proxy_port => {
@@ -139,5 +168,5 @@ pub(crate) fn sort(specs: &[Listener], fds: Vec<OwnedFd>, proxy_port: u16) -> Li
             (ListenerKind::Tcp, _) => sorted.transparent.push(TcpListener::from(fd)),
         }
     }
-    sorted
+    (sorted, witnesses)
 }

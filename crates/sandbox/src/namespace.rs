@@ -293,9 +293,10 @@ impl Namespace {
             Err(error) => return Err(boundary(error)),
         };
         let Handed { scratch, terminal, listeners } = handed;
-        let listeners = door::sort(&listener_specs, listeners, PROXY_PORT);
+        let (listeners, witnesses) = door::sort(&listener_specs, listeners, PROXY_PORT);
         let door = Door::new(listeners, rules, self.egress.clone())
-            .map_err(at("preparing the egress proxy"))?;
+            .map_err(at("preparing the egress proxy"))?
+            .watched_by(witnesses);
         let outside = Outside::new(pipes.outside, terminal, invocation)?;
         Ok(Begun::Running(Started { invocation, jail, outside, group, door, scratch }))
     }

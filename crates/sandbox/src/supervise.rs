@@ -64,6 +64,7 @@ enum Token {
     Sink,
     Alarm,
     Door,
+    Witness,
 }
 
 /// Watches the jail to the end of its whole tree.
@@ -154,6 +155,7 @@ impl Run<'_> {
         }
         let alarms = supervision.watcher.alarms();
         let listeners = supervision.door.listeners();
+        let witnesses = supervision.door.witnesses();
         if is_running {
             add(Token::Cancel, supervision.cancel.as_fd(), PollFlags::IN);
             if let Some(fd) = supervision.input.wants_source() {
@@ -167,6 +169,9 @@ impl Run<'_> {
             }
             for fd in &listeners {
                 add(Token::Door, *fd, PollFlags::IN);
+            }
+            for fd in &witnesses {
+                add(Token::Witness, *fd, PollFlags::IN);
             }
         }
         let timeout = self.next_wake().map(|at| at.saturating_duration_since(Instant::now()));
@@ -196,6 +201,7 @@ impl Run<'_> {
             Token::Sink => self.supervision.input.drain(),
             Token::Alarm => self.look(),
             Token::Door => return self.supervision.door.wake(self.supervision.sink),
+            Token::Witness => self.supervision.door.tell_attempts(self.supervision.sink),
         }
         Ok(())
     }

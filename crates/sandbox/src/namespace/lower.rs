@@ -235,7 +235,8 @@ fn c_text(text: &str) -> Result<CString, Refusal> {
     CString::new(text).map_err(|_| denied("a NUL byte in the command or environment".to_owned()))
 }
 
-/// Returns the listeners opened inside: the explicit proxy, names, and the transparent ports.
+/// Returns the listeners opened inside: the explicit proxy, names, the transparent ports, and
+/// witnesses of what is tried on any other.
 fn listeners(network: &Network) -> Result<Vec<Listener>, Refusal> {
     let mut ports: BTreeSet<u16> = door::rules(network)?.ports();
     ports.extend(TRANSPARENT_PORTS);
@@ -255,7 +256,10 @@ fn listeners(network: &Network) -> Result<Vec<Listener>, Refusal> {
     listeners.extend(ports.iter().map(|port| at(ListenerKind::Tcp, any, *port)));
     if has_ipv6() {
         listeners.extend(ports.iter().map(|port| at(ListenerKind::Tcp, any6, *port)));
+        listeners
+            .extend([ListenerKind::TcpWitness, ListenerKind::UdpWitness].map(|w| at(w, any6, 0)));
     }
+    listeners.extend([ListenerKind::TcpWitness, ListenerKind::UdpWitness].map(|w| at(w, any, 0)));
     Ok(listeners)
 }
 

@@ -114,3 +114,37 @@ fn what_cannot_be_given_is_refused_by_name() {
     check_refused(|i| i.cwd = "/root".into(), "working directory /root");
     check_refused(|i| i.network = Network::Allow(vec!["a b".into()]), "network rule");
 }
+
+#[test]
+fn what_is_tried_on_ports_where_nobody_listens_is_told() {
+    let workspace = workspace();
+    let script = r#"python3 - <<'END'
+import socket
+def tcp(family, host, port):
+    s = socket.socket(family)
+    s.settimeout(3)
+    try:
+        s.connect((host, port)); print('connected', host, port)
+    except OSError as e:
+        print(type(e).__name__, host, port)
+tcp(socket.AF_INET, '93.184.216.34', 8081)
+tcp(socket.AF_INET, '93.184.216.34', 8081)
+tcp(socket.AF_INET6, '2606:4700::1111', 22)
+tcp(socket.AF_INET, '127.0.0.1', 9)
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('93.184.216.34', 443))
+END"#;
+    let (report, memory) = run(&Namespace::new(), shell(workspace.path(), script));
+    assert_eq!(report.unwrap().outcome, Outcome::Exited { code: 0 }, "{}", memory.stderr());
+    assert!(!memory.stdout().contains("connected"), "{}", memory.stdout());
+    let decisions = memory.decisions.lock().unwrap();
+    let told = |host: &str, port, why: &str| {
+        let all = decisions.iter().filter(|d| d.host == host && d.port == port && d.why == why);
+        all.map(|d| if d.allowed { 1000 } else { d.count }).sum::<u64>()
+    };
+    assert_eq!(told("93.184.216.34", 8081, "port-not-allowed"), 2, "{decisions:?}");
+    assert_eq!(told("93.184.216.34", 443, "unsupported"), 1, "{decisions:?}");
+    assert!(decisions.iter().all(|d| d.host != "127.0.0.1"), "{decisions:?}");
+    if std::path::Path::new("/proc/net/if_inet6").exists() {
+        assert_eq!(told("2606:4700::1111", 22, "port-not-allowed"), 1, "{decisions:?}");
+    }
+}
