@@ -1,19 +1,25 @@
-//! What governing one run costs: contract, chain, two signatures, countersignature, with and
-//! without durable commits, and whether that stays flat over many stored runs.
+//! What governing one run costs: the decision of the shipped policy, contract, chain, two
+//! signatures, countersignature, with and without durable commits, and whether that stays flat over
+//! many stored runs on disk.
 //!
-//! `cargo bench -p warrant-runner --bench governance [-- <stored runs>]`
+//! `cargo bench --workspace --bench governance [-- <stored runs>]`
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a benchmark")]
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use warrant_plane::judge::judge;
 use warrant_plane::notary::{Case, Notary};
 use warrant_plane::store::RunFilter;
 use warrant_plane::{EmbeddedPlane, Home, Judgment, Reception, Submission, random};
+use warrant_policy::{History, PolicySnapshot, Preset, ProgramFile, Surroundings};
 use warrant_protocol::port::Plane as _;
+use warrant_protocol::request::WorkspaceMode;
 use warrant_protocol::{
-    Decision, DecisionSummary, Digest, Event, Outcome, RunId, RunRequest, Sealer, Signed, Signer,
-    Usage, fold,
+    Decision, Digest, Event, Isolation, Outcome, RunId, RunRequest, Sealer, Signed, Signer, Usage,
+    fold,
 };
 
 fn request() -> RunRequest {
@@ -21,6 +27,9 @@ fn request() -> RunRequest {
         "requestedBy": {"kind": "human", "id": "alice"},
         "agentKind": "command",
         "prompt": "true",
+        "execution": {"kind": "argv", "command": "true", "args": [], "env": {"vars": {}}},
+        "isolation": "namespace",
+        "mode": "overlay",
         "pool": "default",
         "secretNames": [],
         "workspace": {
@@ -33,28 +42,28 @@ fn request() -> RunRequest {
         },
         "network": {"defaultDeny": true, "allowHosts": []},
         "budget": {},
-        "disclosure": "redacted",
+        "disclosure": "none",
     });
     serde_json::from_value(value).unwrap()
 }
 
-fn judgment() -> Judgment {
-    Judgment {
-        summary: DecisionSummary {
-            decision: Decision::Allow,
-            reasons: Vec::new(),
-            rules: vec!["bench".into()],
-            policy_hash: Some(Digest::of(b"policy")),
-            level: None,
-        },
-        policy_hash: Digest::of(b"policy"),
-        secrets: Vec::new(),
-        requirements: Vec::new(),
-        limits: None,
-        masks: Vec::new(),
-        required_posture: Vec::new(),
-        evidence: Default::default(),
-    }
+/// What the shipped policy decides, with everything about the request judged.
+fn judgment(policy: &PolicySnapshot, request: &RunRequest) -> Judgment {
+    let around = Surroundings {
+        requester: request.requested_by.label(),
+        program: Some(ProgramFile { path: "/usr/bin/true".to_owned(), digest: None }),
+        isolation: Isolation::Namespace,
+        mode: WorkspaceMode::Overlay,
+        image: None,
+        accepted_evidence: BTreeMap::new(),
+        data_classes: BTreeSet::new(),
+        history: History { run_execs: 0, denies_10m: 0, spent_cents: 0 },
+        now_ms: random::now().unwrap().unix_ms(),
+        approvals: Vec::new(),
+    };
+    let judgment = judge(Some(policy), request, around);
+    assert_eq!(judgment.summary.decision, Decision::Allow, "{:?}", judgment.summary.reasons);
+    judgment
 }
 
 fn endings() -> [Event; 4] {
@@ -67,11 +76,12 @@ fn endings() -> [Event; 4] {
     ]
 }
 
-/// Contract, chain, fold, the runner's signature and the plane's, in memory.
-fn govern(home: &Home) {
+/// Decision, contract, chain, fold, the runner's signature and the plane's, in memory.
+fn govern(home: &Home, policy: &PolicySnapshot) {
     let now = random::now().unwrap();
     let run = RunId::from_random(random::bytes().unwrap());
-    let (request, judgment) = (request(), judgment());
+    let request = request();
+    let judgment = judgment(policy, &request);
     let case = Case { run: &run, request: &request, judgment: &judgment };
     let issued = Notary { key: home.plane_key(), now }.issue(&case, &[]).unwrap();
     issued.contract.check_signature(Signer::Plane, home.plane_key().public()).unwrap();
@@ -89,14 +99,15 @@ fn govern(home: &Home) {
 }
 
 /// The same through the plane and its store: submit, lease, start, complete.
-fn govern_stored(plane: &EmbeddedPlane) {
+fn govern_stored(plane: &EmbeddedPlane, policy: &PolicySnapshot) {
     let submission = Submission {
         request: request(),
         principal: request().requested_by,
         idempotency_key: None,
         approval_wait_ms: 0,
     };
-    let Reception::Queued { run } = plane.submit(submission, |_| judgment()).unwrap() else {
+    let judge = |request: &RunRequest| judgment(policy, request);
+    let Reception::Queued { run } = plane.submit(submission, judge).unwrap() else {
         return;
     };
     let lease = plane.lease(&run).unwrap();
@@ -118,6 +129,20 @@ fn govern_stored(plane: &EmbeddedPlane) {
     plane.complete(&lease.key, events, &receipt).unwrap();
 }
 
+/// Stores many runs; many at once share one commit.
+fn fill(plane: &EmbeddedPlane, policy: &PolicySnapshot, runs: usize) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..32 {
+            scope.spawn(|| {
+                while next.fetch_add(1, Ordering::Relaxed) < runs {
+                    govern_stored(plane, policy);
+                }
+            });
+        }
+    });
+}
+
 fn report(name: &str, count: usize, mut work: impl FnMut()) {
     let mut times: Vec<Duration> = (0..count)
         .map(|_| {
@@ -134,24 +159,24 @@ fn report(name: &str, count: usize, mut work: impl FnMut()) {
 fn main() {
     let stored = std::env::args().filter_map(|text| text.parse().ok()).next_back();
     let stored: usize = stored.unwrap_or(2_000);
+    let policy = &Preset::Default.load().unwrap();
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let root = dir.path().join("home");
-    report("governance in memory", 500, {
+    report("the decision alone", 2_000, || drop(judgment(policy, &request())));
+    report("governance in memory", 1_000, {
         let home = Home::open_at(root.clone(), None).unwrap();
-        move || govern(&home)
+        move || govern(&home, policy)
     });
     let open = || {
         let home = Home::open_at(root.clone(), None).unwrap();
-        EmbeddedPlane::open(home, Digest::of(b"policy")).unwrap()
+        EmbeddedPlane::open(home, policy.hash()).unwrap()
     };
     let plane = open();
-    report("governance with durable commits", 200, || govern_stored(&plane));
+    report("governance with durable commits", 400, || govern_stored(&plane, policy));
     let started = Instant::now();
-    for _ in 0..stored {
-        govern_stored(&plane);
-    }
+    fill(&plane, policy, stored);
     println!("{stored} further runs stored in {:?}", started.elapsed());
-    report("governance with durable commits, then", 200, || govern_stored(&plane));
+    report("governance with durable commits, then", 400, || govern_stored(&plane, policy));
     report("a page of 100 runs", 50, || {
         let filter = RunFilter { limit: Some(100), ..RunFilter::default() };
         assert!(!plane.store().list(&filter).unwrap().runs.is_empty());
