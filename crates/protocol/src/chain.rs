@@ -162,7 +162,10 @@ impl ChainedEvent {
     ) -> Result<Self, InvalidEvent> {
         let body =
             json::to_value(event).map_err(|cause| InvalidEvent { detail: cause.detail() })?;
-        Self::next_raw(prev, seq, at, body)
+        json::check_signable(&body).map_err(|cause| InvalidEvent { detail: cause.to_string() })?;
+        let (raw, link) = linked(prev, seq, at, body);
+        // What was just written down needs no second look.
+        Ok(Self { raw, link, event: event.clone() })
     }
 
     /// Makes the link that follows `prev` at place `seq`, with a body in JSON.
@@ -175,14 +178,7 @@ impl ChainedEvent {
         at: Timestamp,
         event: Value,
     ) -> Result<Self, InvalidEvent> {
-        let hash = link_hash(&event, prev, seq, at);
-        let mut raw = Map::new();
-        raw.insert("version".to_owned(), EVENT_VERSION.into());
-        raw.insert("seq".to_owned(), seq.into());
-        raw.insert("ts".to_owned(), at.to_string().into());
-        raw.insert("prev".to_owned(), prev.to_hex().into());
-        raw.insert("event".to_owned(), event);
-        raw.insert("hash".to_owned(), hash.to_hex().into());
+        let (raw, _) = linked(prev, seq, at, event);
         Self::from_value(Value::Object(raw))
     }
 
@@ -298,6 +294,19 @@ pub fn check_chain<'a>(
         prev = event.hash();
     }
     Ok(())
+}
+
+/// Returns the JSON of a link and what it says of its place.
+fn linked(prev: Digest, seq: u64, ts: Timestamp, event: Value) -> (Map<String, Value>, Link) {
+    let hash = link_hash(&event, prev, seq, ts);
+    let mut raw = Map::new();
+    raw.insert("version".to_owned(), EVENT_VERSION.into());
+    raw.insert("seq".to_owned(), seq.into());
+    raw.insert("ts".to_owned(), ts.to_string().into());
+    raw.insert("prev".to_owned(), prev.to_hex().into());
+    raw.insert("event".to_owned(), event);
+    raw.insert("hash".to_owned(), hash.to_hex().into());
+    (raw, Link { seq, ts, prev, hash })
 }
 
 /// The canonical JSON of `{event, prev, seq, ts}`; the names are already in order.

@@ -62,7 +62,7 @@ pub struct SignatureText([u8; 64]);
 wire_text!(SignatureText);
 
 /// Something that is signed: its view, its version, its name in messages.
-pub trait SignedBody: Serialize + DeserializeOwned {
+pub trait SignedBody: Serialize + DeserializeOwned + Clone {
     /// The text of the member `version`.
     const VERSION: &'static str;
     /// What it is called in messages.
@@ -152,12 +152,18 @@ impl<T: SignedBody> Signed<T> {
     /// # Errors
     /// [`InvalidSigned`] when the body holds something we do not sign.
     pub fn seal(body: &T, signer: Signer, key: &SigningKey) -> Result<Self, InvalidSigned> {
-        let mut value = json::to_value(body).map_err(members::<T>)?;
-        if let Value::Object(raw) = &mut value {
-            raw.insert("version".to_owned(), Value::String(T::VERSION.to_owned()));
-            raw.insert("signatures".to_owned(), Value::Array(Vec::new()));
-        }
-        Self::from_value(value)?.countersign(signer, key)
+        let value = json::to_value(body).map_err(members::<T>)?;
+        json::check_signable(&value)
+            .map_err(|cause| InvalidSigned::Unsignable { name: T::NAME, cause })?;
+        let Value::Object(mut raw) = value else {
+            return Err(InvalidSigned::NotAnObject { name: T::NAME });
+        };
+        raw.insert("version".to_owned(), Value::String(T::VERSION.to_owned()));
+        raw.insert("signatures".to_owned(), Value::Array(Vec::new()));
+        let hash = Digest::of(canonicalize_without(&raw, "signatures").as_bytes());
+        // What was just written down needs no second look.
+        let signed = Self { raw, body: body.clone(), signatures: Vec::new(), hash };
+        signed.countersign(signer, key)
     }
 
     /// Returns the object with one more signature over the same payload.
