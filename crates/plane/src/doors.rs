@@ -10,6 +10,31 @@
 
 #![expect(clippy::result_large_err, reason = "the answer to a call is made once, where it ends")]
 
+/// Makes an extractor of what a function finds by the head of a request. Whoever may not come in
+/// gets that function's refusal, before anything else is looked at.
+macro_rules! extractor {
+    ($(#[$doc:meta])* $name:ident($found:ty) by $find:ident $(of $id:ident)?) => {
+        $(#[$doc])*
+        pub(crate) struct $name(pub(crate) $found);
+
+        impl<S: Send + Sync> axum::extract::FromRequestParts<S> for $name
+        where
+            Hall: axum::extract::FromRef<S>,
+        {
+            type Rejection = Response;
+
+            async fn from_request_parts(
+                parts: &mut axum::http::request::Parts,
+                state: &S,
+            ) -> Result<Self, Response> {
+                let hall = <Hall as axum::extract::FromRef<S>>::from_ref(state);
+                $(let $id = crate::doors::reply::sandbox_of(parts).await;)?
+                $find(&hall, &parts.headers $(, &$id)?).map(Self)
+            }
+        }
+    };
+}
+
 pub mod daytona;
 pub mod e2b;
 pub mod helm;

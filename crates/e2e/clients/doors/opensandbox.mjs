@@ -45,7 +45,15 @@ assert.equal((await sandbox.commands.getCommandStatus(server.id)).running, false
 // Sessions.
 const session = await sandbox.commands.createSession({ workingDirectory: '/tmp' })
 assert.deepEqual(lines((await sandbox.commands.runInSession(session, 'pwd')).logs.stdout), ['/tmp'])
+const say = async (name, command) => lines((await sandbox.commands.runInSession(name, command)).logs.stdout)
+await say(session, 'mkdir -p deep && cd deep && export KEPT="two words" LOST=1')
+await say(session, 'unset LOST; false')
+assert.deepEqual(await say(session, 'pwd; echo "$KEPT$LOST"'), ['/tmp/deep', 'two words'], 'a session keeps directory and variables')
+const stranger = await sandbox.commands.createSession({ workingDirectory: '/tmp' })
+assert.deepEqual(await say(stranger, 'echo "${KEPT-nothing}"; rm -r deep'), ['nothing'], 'another session has none of them')
+await sandbox.commands.deleteSession(stranger)
 await sandbox.commands.deleteSession(session)
+await rejects(sandbox.commands.runInSession(session, 'true'), /SESSION_NOT_FOUND|no such session/)
 
 // Files.
 await sandbox.files.createDirectories([{ path: '/workspace/dir', mode: 755 }])

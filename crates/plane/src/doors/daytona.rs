@@ -103,17 +103,13 @@ fn toolbox() -> Router<Desk> {
 }
 
 /// Returns who calls, or the answer that the token is not good.
-pub(crate) fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
+fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
     let holder = reply::bearer(headers).and_then(|token| hall.keeper.admit(token));
     holder.ok_or_else(|| fault(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "Invalid credentials"))
 }
 
 /// Returns who calls and the sandbox they name, by id or name.
-pub(crate) fn visit(
-    hall: &Hall,
-    headers: &HeaderMap,
-    id: &str,
-) -> Result<(ActorRef, Sandbox), Response> {
+fn visit(hall: &Hall, headers: &HeaderMap, id: &str) -> Result<(ActorRef, Sandbox), Response> {
     let guest = guest(hall, headers)?;
     if let Ok(sandbox) = hall.workshop.find(&guest, id) {
         return Ok((guest, sandbox));
@@ -123,6 +119,16 @@ pub(crate) fn visit(
         Some(sandbox) => Ok((guest, sandbox)),
         None => Err(error(&WorkshopError::NoSandbox)),
     }
+}
+
+extractor! {
+    /// Who calls.
+    Guest(ActorRef) by guest
+}
+
+extractor! {
+    /// Who calls, and the sandbox they name.
+    Visit((ActorRef, Sandbox)) by visit of id
 }
 
 /// Returns the answer for a refusal.

@@ -9,8 +9,9 @@ mod control;
 mod files;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use axum::response::Response;
 use axum::routing::{any, delete, get, post, put};
 use serde_json::json;
@@ -75,7 +76,7 @@ pub(crate) struct Visit {
 
 /// Returns whose sandbox a request of the data plane may use, or the answer that says it is not
 /// running. A wrong token and a wrong id look the same.
-pub(crate) fn visit(hall: &Hall, request: &axum::http::HeaderMap) -> Result<Visit, Response> {
+fn visit(hall: &Hall, request: &axum::http::HeaderMap) -> Result<Visit, Response> {
     let id = reply::header(request, "e2b-sandbox-id").unwrap_or_default();
     let token = reply::header(request, "x-access-token").unwrap_or_default();
     match hall.workshop.owner(id, token) {
@@ -91,15 +92,20 @@ pub(crate) fn visit(hall: &Hall, request: &axum::http::HeaderMap) -> Result<Visi
     }
 }
 
-async fn health(State(hall): State<Hall>, request: Request) -> Response {
-    match visit(&hall, request.headers()) {
-        Ok(visit) => match hall.workshop.find(&visit.guest, &visit.id) {
-            Ok(sandbox) if sandbox.life == crate::doors::Life::Running => {
-                reply::empty(StatusCode::NO_CONTENT)
-            }
-            _ => reply::empty(StatusCode::BAD_GATEWAY),
-        },
-        Err(response) => response,
+impl FromRequestParts<Hall> for Visit {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, hall: &Hall) -> Result<Self, Response> {
+        visit(hall, &parts.headers)
+    }
+}
+
+async fn health(visit: Visit) -> Response {
+    match visit.hall.workshop.find(&visit.guest, &visit.id) {
+        Ok(sandbox) if sandbox.life == crate::doors::Life::Running => {
+            reply::empty(StatusCode::NO_CONTENT)
+        }
+        _ => reply::empty(StatusCode::BAD_GATEWAY),
     }
 }
 

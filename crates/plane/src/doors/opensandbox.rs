@@ -94,7 +94,7 @@ fn execd() -> Router<Desk> {
 }
 
 /// Returns who calls, or the answer that the key is missing or not good.
-pub(crate) fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
+fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
     let Some(key) = reply::header(headers, "open-sandbox-api-key") else {
         return Err(fault(StatusCode::UNAUTHORIZED, "MISSING_API_KEY", "the API key is missing"));
     };
@@ -104,11 +104,7 @@ pub(crate) fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Respon
 }
 
 /// Returns who calls and the sandbox they name, by the lifecycle's key.
-pub(crate) fn visit(
-    hall: &Hall,
-    headers: &HeaderMap,
-    id: &str,
-) -> Result<(ActorRef, Sandbox), Response> {
+fn visit(hall: &Hall, headers: &HeaderMap, id: &str) -> Result<(ActorRef, Sandbox), Response> {
     let guest = guest(hall, headers)?;
     match hall.workshop.find(&guest, id) {
         Ok(sandbox) => Ok((guest, sandbox)),
@@ -117,11 +113,7 @@ pub(crate) fn visit(
 }
 
 /// Returns who calls and the sandbox they name, by the sandbox's own token or the key.
-pub(crate) fn enter(
-    hall: &Hall,
-    headers: &HeaderMap,
-    id: &str,
-) -> Result<(ActorRef, Sandbox), Response> {
+fn enter(hall: &Hall, headers: &HeaderMap, id: &str) -> Result<(ActorRef, Sandbox), Response> {
     let Some(token) = reply::header(headers, ACCESS_HEADER) else {
         return visit(hall, headers, id);
     };
@@ -130,6 +122,21 @@ pub(crate) fn enter(
         Some((guest, sandbox))
     });
     found.ok_or_else(|| error(&WorkshopError::NoSandbox))
+}
+
+extractor! {
+    /// Who calls.
+    Guest(ActorRef) by guest
+}
+
+extractor! {
+    /// Who calls, and the sandbox they name, by the lifecycle's key.
+    Visit((ActorRef, Sandbox)) by visit of id
+}
+
+extractor! {
+    /// Who calls, and the sandbox they name, by the sandbox's own token or the key.
+    Enter((ActorRef, Sandbox)) by enter of id
 }
 
 /// Returns the answer for a refusal.

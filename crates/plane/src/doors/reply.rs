@@ -1,7 +1,9 @@
 //! Small pieces all doors share: JSON answers, the receipt's header, members of a body.
 
 use axum::body::Body;
+use axum::extract::{FromRequestParts as _, RawPathParams};
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value};
@@ -57,6 +59,13 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = header(headers, "authorization")?;
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Returns the sandbox that the path of a request names as `{id}`; no sandbox has the empty name.
+pub(crate) async fn sandbox_of(parts: &mut Parts) -> String {
+    let params = RawPathParams::from_request_parts(parts, &()).await;
+    let named = params.iter().flat_map(|params| params.iter()).find(|(name, _)| *name == "id");
+    named.map_or_else(String::new, |(_, id)| id.to_owned())
 }
 
 /// Returns what a client is told of a refusal: reasons of policy carry a word for programs.

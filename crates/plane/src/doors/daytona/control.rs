@@ -7,8 +7,9 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
+use warrant_protocol::request::ActorRef;
 
-use super::{DAEMON_VERSION, HOME, USER, error, guest, invalid, visit};
+use super::{DAEMON_VERSION, Guest, HOME, USER, Visit, error, invalid};
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
 use crate::doors::{DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
 
@@ -30,11 +31,12 @@ pub(crate) async fn config(headers: HeaderMap) -> Response {
     reply::json(StatusCode::OK, &body)
 }
 
-pub(crate) async fn create(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
-    let guest = match guest(&hall, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
+pub(crate) async fn create(
+    State(hall): State<Hall>,
+    Guest(guest): Guest,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     let wanted = match reply::object(&body).and_then(|body| wanted(&body)) {
         Ok(wanted) => wanted,
         Err(message) => return invalid(&message),
@@ -51,10 +53,11 @@ pub(crate) async fn create(State(hall): State<Hall>, headers: HeaderMap, body: B
 
 pub(crate) async fn list(
     State(hall): State<Hall>,
+    Guest(guest): Guest,
     headers: HeaderMap,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
-    match rows(&hall, &headers, &query) {
+    match rows(&hall, (&guest, &headers), &query) {
         Ok(rows) => {
             let count = rows.len();
             let body = json!({ "items": rows, "nextCursor": null, "total": count });
@@ -66,10 +69,11 @@ pub(crate) async fn list(
 
 pub(crate) async fn paginated(
     State(hall): State<Hall>,
+    Guest(guest): Guest,
     headers: HeaderMap,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
-    match rows(&hall, &headers, &query) {
+    match rows(&hall, (&guest, &headers), &query) {
         Ok(rows) => {
             let count = rows.len();
             let body = json!({ "items": rows, "total": count, "page": 1, "totalPages": 1 });
@@ -81,10 +85,9 @@ pub(crate) async fn paginated(
 
 fn rows(
     hall: &Hall,
-    headers: &HeaderMap,
+    (guest, headers): (&ActorRef, &HeaderMap),
     query: &BTreeMap<String, String>,
 ) -> Result<Vec<Value>, Response> {
-    let guest = guest(hall, headers)?;
     let labels: BTreeMap<String, String> = match query.get("labels") {
         None => BTreeMap::new(),
         Some(text) => serde_json::from_str(text)
@@ -94,30 +97,19 @@ fn rows(
         labels.iter().all(|(name, value)| sandbox.wanted.labels.get(name) == Some(value))
             && query.get("name").is_none_or(|name| sandbox.wanted.name.as_ref() == Some(name))
     };
-    let all = hall.workshop.list(&guest, DoorName::Daytona);
+    let all = hall.workshop.list(guest, DoorName::Daytona);
     Ok(all.iter().filter(fits).map(|sandbox| described(headers, sandbox)).collect())
 }
 
-pub(crate) async fn describe(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-) -> Response {
-    match visit(&hall, &headers, &id) {
-        Ok((_, sandbox)) => answer(&headers, &sandbox),
-        Err(response) => response,
-    }
+pub(crate) async fn describe(Visit((_, sandbox)): Visit, headers: HeaderMap) -> Response {
+    answer(&headers, &sandbox)
 }
 
 pub(crate) async fn destroy(
     State(hall): State<Hall>,
+    Visit((guest, sandbox)): Visit,
     headers: HeaderMap,
-    Path(id): Path<String>,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let mut body = described(&headers, &sandbox);
     if let Some(body) = body.as_object_mut() {
         body.insert("state".into(), json!("destroyed"));
@@ -129,27 +121,16 @@ pub(crate) async fn destroy(
     }
 }
 
-pub(crate) async fn toolbox_url(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-) -> Response {
-    match visit(&hall, &headers, &id) {
-        Ok(_) => reply::json(StatusCode::OK, &json!({ "url": toolbox_base(&headers) })),
-        Err(response) => response,
-    }
+pub(crate) async fn toolbox_url(_: Visit, headers: HeaderMap) -> Response {
+    reply::json(StatusCode::OK, &json!({ "url": toolbox_base(&headers) }))
 }
 
 /// Ends every command and keeps the files.
 pub(crate) async fn stop(
     State(hall): State<Hall>,
+    Visit((guest, sandbox)): Visit,
     headers: HeaderMap,
-    Path(id): Path<String>,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let stopped = hall.ask(move |workshop| {
         workshop.pause(&guest, &sandbox.id, EndsCommands::Yes)?;
         workshop.find(&guest, &sandbox.id)
@@ -162,13 +143,9 @@ pub(crate) async fn stop(
 
 pub(crate) async fn start(
     State(hall): State<Hall>,
+    Visit((guest, sandbox)): Visit,
     headers: HeaderMap,
-    Path(id): Path<String>,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     match hall.ask(move |workshop| workshop.resume(&guest, &sandbox.id)).await {
         Ok(sandbox) => answer(&headers, &sandbox),
         Err(refusal) => error(&refusal),
@@ -177,13 +154,10 @@ pub(crate) async fn start(
 
 pub(crate) async fn set_idle(
     State(hall): State<Hall>,
+    Visit((guest, sandbox)): Visit,
     headers: HeaderMap,
-    Path((id, minutes)): Path<(String, u64)>,
+    Path((_, minutes)): Path<(String, u64)>,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let ms = (minutes > 0).then(|| minutes.saturating_mul(MINUTE_MS));
     match hall.workshop.set_idle(&guest, &sandbox.id, ms) {
         Ok(sandbox) => answer(&headers, &sandbox),
@@ -193,13 +167,10 @@ pub(crate) async fn set_idle(
 
 pub(crate) async fn set_ttl(
     State(hall): State<Hall>,
+    Visit((guest, sandbox)): Visit,
     headers: HeaderMap,
-    Path((id, minutes)): Path<(String, u64)>,
+    Path((_, minutes)): Path<(String, u64)>,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     match hall.workshop.extend(&guest, &sandbox.id, minutes.saturating_mul(MINUTE_MS)) {
         Ok(sandbox) => answer(&headers, &sandbox),
         Err(refusal) => error(&refusal),
@@ -208,14 +179,9 @@ pub(crate) async fn set_ttl(
 
 pub(crate) async fn set_labels(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit((guest, sandbox)): Visit,
     body: Bytes,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let labels = match reply::object(&body).and_then(|body| texts(&body, "labels")) {
         Ok(labels) => labels,
         Err(message) => return invalid(&message),
@@ -227,41 +193,19 @@ pub(crate) async fn set_labels(
     }
 }
 
-pub(crate) async fn touch(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
+pub(crate) async fn touch(State(hall): State<Hall>, Visit((guest, sandbox)): Visit) -> Response {
     match hall.workshop.processes(&guest, &sandbox.id) {
         Ok(_) => reply::empty(StatusCode::NO_CONTENT),
         Err(refusal) => error(&refusal),
     }
 }
 
-pub(crate) async fn home_directory(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-) -> Response {
-    match visit(&hall, &headers, &id) {
-        Ok(_) => reply::json(StatusCode::OK, &json!({ "dir": HOME })),
-        Err(response) => response,
-    }
+pub(crate) async fn home_directory(_: Visit) -> Response {
+    reply::json(StatusCode::OK, &json!({ "dir": HOME }))
 }
 
-pub(crate) async fn version(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-) -> Response {
-    match visit(&hall, &headers, &id) {
-        Ok(_) => reply::json(StatusCode::OK, &json!({ "version": DAEMON_VERSION })),
-        Err(response) => response,
-    }
+pub(crate) async fn version(_: Visit) -> Response {
+    reply::json(StatusCode::OK, &json!({ "version": DAEMON_VERSION }))
 }
 
 /// Reads a create body; what cannot be enforced is refused by name.

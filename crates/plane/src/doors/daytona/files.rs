@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use axum::body::Bytes;
-use axum::extract::{Multipart, Path, Query, State};
+use axum::extract::{Multipart, Query, State};
+use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
 use warrant_protocol::glob::matches_pattern;
 use warrant_protocol::request::ActorRef;
 
-use super::{USER, error, fault, invalid, visit};
+use super::{USER, Visit, error, fault, invalid};
 use crate::doors::reply::{self, list as texts_of};
 use crate::doors::{Entry, EntryKind, FileAnswer, FileCall, Hall, Sandbox, WorkshopError};
 
@@ -23,8 +23,7 @@ type Pairs = Query<BTreeMap<String, String>>;
 
 pub(crate) async fn list(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit(visit): Visit,
     Query(query): Pairs,
 ) -> Response {
     let depth = match query.get("depth").map(|text| text.parse::<u32>()) {
@@ -33,7 +32,7 @@ pub(crate) async fn list(
         Some(_) => return invalid(&format!("depth must be 1 to {DEEPEST}")),
     };
     let path = query.get("path").cloned().unwrap_or_else(|| ".".to_owned());
-    match call(&hall, (&headers, &id), FileCall::List { path, depth }).await {
+    match call(&hall, visit, FileCall::List { path, depth }).await {
         Ok((FileAnswer::Entries(entries), response)) => {
             let rows: Vec<Value> = entries.iter().map(row).collect();
             response(StatusCode::OK, Some(Value::Array(rows)))
@@ -45,12 +44,11 @@ pub(crate) async fn list(
 
 pub(crate) async fn describe(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit(visit): Visit,
     Query(query): Pairs,
 ) -> Response {
     let Some(path) = query.get("path").cloned() else { return invalid("path is missing") };
-    match call(&hall, (&headers, &id), FileCall::Stat { path }).await {
+    match call(&hall, visit, FileCall::Stat { path }).await {
         Ok((FileAnswer::Entry(entry), response)) => response(StatusCode::OK, Some(row(&entry))),
         Ok((_, response)) => response(StatusCode::OK, None),
         Err(response) => response,
@@ -59,8 +57,7 @@ pub(crate) async fn describe(
 
 pub(crate) async fn make_directory(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit(visit): Visit,
     Query(query): Pairs,
 ) -> Response {
     let Some(path) = query.get("path").cloned() else { return invalid("path is missing") };
@@ -69,7 +66,7 @@ pub(crate) async fn make_directory(
         Some(Some(mode)) => Some(mode),
         Some(None) => return invalid("mode must be octal digits"),
     };
-    match call(&hall, (&headers, &id), FileCall::MakeDirectory { path, mode }).await {
+    match call(&hall, visit, FileCall::MakeDirectory { path, mode }).await {
         Ok((_, response)) => response(StatusCode::CREATED, None),
         Err(response) => response,
     }
@@ -77,15 +74,14 @@ pub(crate) async fn make_directory(
 
 pub(crate) async fn rename(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit(visit): Visit,
     Query(query): Pairs,
 ) -> Response {
     let (Some(from), Some(to)) = (query.get("source").cloned(), query.get("destination").cloned())
     else {
         return invalid("source or destination is missing");
     };
-    match call(&hall, (&headers, &id), FileCall::Move { from, to }).await {
+    match call(&hall, visit, FileCall::Move { from, to }).await {
         Ok((_, response)) => response(StatusCode::OK, None),
         Err(response) => response,
     }
@@ -93,13 +89,12 @@ pub(crate) async fn rename(
 
 pub(crate) async fn remove(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit(visit): Visit,
     Query(query): Pairs,
 ) -> Response {
     let Some(path) = query.get("path").cloned() else { return invalid("path is missing") };
     let recursive = query.get("recursive").is_some_and(|value| value == "true");
-    match call(&hall, (&headers, &id), FileCall::Remove { path, recursive }).await {
+    match call(&hall, visit, FileCall::Remove { path, recursive }).await {
         Ok((_, response)) => response(StatusCode::NO_CONTENT, None),
         Err(response) => response,
     }
@@ -107,8 +102,7 @@ pub(crate) async fn remove(
 
 pub(crate) async fn set_permissions(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit(visit): Visit,
     Query(query): Pairs,
 ) -> Response {
     let Some(path) = query.get("path").cloned() else { return invalid("path is missing") };
@@ -120,7 +114,7 @@ pub(crate) async fn set_permissions(
     let Some(mode) = query.get("mode").and_then(|text| octal(text)) else {
         return invalid("mode must be octal digits");
     };
-    match call(&hall, (&headers, &id), FileCall::SetMode { path, mode }).await {
+    match call(&hall, visit, FileCall::SetMode { path, mode }).await {
         Ok((_, response)) => response(StatusCode::OK, None),
         Err(response) => response,
     }
@@ -129,15 +123,14 @@ pub(crate) async fn set_permissions(
 /// Finds names below a directory by a pattern.
 pub(crate) async fn search(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit(visit): Visit,
     Query(query): Pairs,
 ) -> Response {
     let (Some(path), Some(pattern)) = (query.get("path").cloned(), query.get("pattern").cloned())
     else {
         return invalid("path or pattern is missing");
     };
-    match call(&hall, (&headers, &id), FileCall::List { path, depth: DEEPEST }).await {
+    match call(&hall, visit, FileCall::List { path, depth: DEEPEST }).await {
         Ok((FileAnswer::Entries(entries), response)) => {
             let found = entries
                 .iter()
@@ -152,15 +145,10 @@ pub(crate) async fn search(
 
 pub(crate) async fn download(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit((guest, sandbox)): Visit,
     Query(query): Pairs,
 ) -> Response {
     let Some(path) = query.get("path").cloned() else { return invalid("path is missing") };
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     match read(&hall, &guest, &sandbox, path).await {
         Ok((content, run)) => {
             let response = reply::bytes(StatusCode::OK, "application/octet-stream", content);
@@ -173,14 +161,9 @@ pub(crate) async fn download(
 /// Answers with a form that has a part for each file, or for the error of it.
 pub(crate) async fn bulk_download(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit((guest, sandbox)): Visit,
     body: Bytes,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let paths = match reply::object(&body).and_then(|body| texts_of(&body, "paths")) {
         Ok(Some(paths)) if !paths.is_empty() => paths,
         Ok(_) => return invalid("paths is missing"),
@@ -225,14 +208,10 @@ pub(crate) async fn bulk_download(
 
 pub(crate) async fn upload(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    (Path(id), Query(query)): (Path<String>, Pairs),
+    Visit((guest, sandbox)): Visit,
+    Query(query): Pairs,
     mut form: Multipart,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let Some(path) = query.get("path").cloned() else { return invalid("path is missing") };
     let content = match form.next_field().await {
         Ok(Some(field)) => field.bytes().await,
@@ -248,14 +227,9 @@ pub(crate) async fn upload(
 /// Reads pairs `files[n].path` and `files[n].file`.
 pub(crate) async fn bulk_upload(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit((guest, sandbox)): Visit,
     mut form: Multipart,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let mut paths: BTreeMap<String, String> = BTreeMap::new();
     let mut files: Vec<(String, Bytes)> = Vec::new();
     loop {
@@ -321,10 +295,9 @@ type Answer = Box<dyn FnOnce(StatusCode, Option<Value>) -> Response + Send>;
 /// Does a call and returns what it found, with the way to answer that names its receipt.
 async fn call(
     hall: &Hall,
-    (headers, id): (&HeaderMap, &str),
+    (guest, sandbox): (ActorRef, Sandbox),
     call: FileCall,
 ) -> Result<(FileAnswer, Answer), Response> {
-    let (guest, sandbox) = visit(hall, headers, id)?;
     let done = hall.ask(move |workshop| workshop.file(&guest, &sandbox.id, call)).await;
     let (answer, run) = done.map_err(|refusal| error(&refusal))?;
     let respond: Answer = Box::new(move |status, body| {

@@ -10,7 +10,7 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use warrant_protocol::request::ActorRef;
 
-use super::{Desk, error, fault, invalid, visit};
+use super::{Desk, Visit, error, fault, invalid};
 use crate::doors::reply::{self, boolean, list as texts_of, number, text, texts};
 use crate::doors::{
     Chunk, ChunkStream, End, Hall, Next, Process, Sandbox, ShellSession, Start, WorkshopError,
@@ -40,14 +40,9 @@ pub(crate) struct Session {
 
 pub(crate) async fn execute(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit((guest, sandbox)): Visit,
     body: Bytes,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let wish = reply::object(&body).and_then(|body| {
         let known = ["command", "cwd", "envs", "env", "timeout"];
         match reply::unknown_member(&body, &known) {
@@ -67,14 +62,9 @@ pub(crate) async fn execute(
 
 pub(crate) async fn code_run(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit((guest, sandbox)): Visit,
     body: Bytes,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let wish = reply::object(&body).and_then(|body| {
         let code = text(&body, "code")?.ok_or_else(|| "code is missing".to_owned())?;
         let argv = texts_of(&body, "argv")?.unwrap_or_default();
@@ -163,14 +153,9 @@ fn no_command() -> Response {
 
 pub(crate) async fn create_session(
     State(desk): State<Desk>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit((_, sandbox)): Visit,
     body: Bytes,
 ) -> Response {
-    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let name = reply::object(&body).and_then(|body| text(&body, "sessionId"));
     let name = match name {
         Ok(Some(name)) if (1..=256).contains(&name.len()) => name,
@@ -195,13 +180,8 @@ pub(crate) async fn create_session(
 
 pub(crate) async fn list_sessions(
     State(desk): State<Desk>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit((_, sandbox)): Visit,
 ) -> Response {
-    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
     let own = sessions.iter().filter(|((of, _), _)| *of == sandbox.id);
     let rows: Vec<Value> =
@@ -211,13 +191,9 @@ pub(crate) async fn list_sessions(
 
 pub(crate) async fn describe_session(
     State(desk): State<Desk>,
-    headers: HeaderMap,
-    Path((id, session)): Path<(String, String)>,
+    Visit((_, sandbox)): Visit,
+    Path((_, session)): Path<(String, String)>,
 ) -> Response {
-    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     match desk.session(&Desk::key(&sandbox, &session)) {
         Some(known) => reply::json(StatusCode::OK, &session_row(&session, &known.commands)),
         None => no_session(),
@@ -227,13 +203,9 @@ pub(crate) async fn describe_session(
 /// Ends every command of a session.
 pub(crate) async fn delete_session(
     State(desk): State<Desk>,
-    headers: HeaderMap,
-    Path((id, session)): Path<(String, String)>,
+    Visit((_, sandbox)): Visit,
+    Path((_, session)): Path<(String, String)>,
 ) -> Response {
-    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let removed = {
         let mut sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.remove(&Desk::key(&sandbox, &session))
@@ -248,14 +220,10 @@ pub(crate) async fn delete_session(
 
 pub(crate) async fn session_execute(
     State(desk): State<Desk>,
-    headers: HeaderMap,
-    Path((id, session)): Path<(String, String)>,
+    Visit((guest, sandbox)): Visit,
+    Path((_, session)): Path<(String, String)>,
     body: Bytes,
 ) -> Response {
-    let (guest, sandbox) = match visit(&desk.hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let key = Desk::key(&sandbox, &session);
     let Some(known) = desk.session(&key) else { return no_session() };
     let shell = Some(ShellSession { name: known.shell, cwd: None });
@@ -304,13 +272,9 @@ pub(crate) async fn session_execute(
 
 pub(crate) async fn describe_command(
     State(desk): State<Desk>,
-    headers: HeaderMap,
-    Path((id, session, command)): Path<(String, String, String)>,
+    Visit((_, sandbox)): Visit,
+    Path((_, session, command)): Path<(String, String, String)>,
 ) -> Response {
-    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     match desk.command(&Desk::key(&sandbox, &session), &command) {
         Some(command) => reply::json(StatusCode::OK, &command_row(&command)),
         None => no_command(),
@@ -319,14 +283,10 @@ pub(crate) async fn describe_command(
 
 pub(crate) async fn send_input(
     State(desk): State<Desk>,
-    headers: HeaderMap,
-    Path((id, session, command)): Path<(String, String, String)>,
+    Visit((_, sandbox)): Visit,
+    Path((_, session, command)): Path<(String, String, String)>,
     body: Bytes,
 ) -> Response {
-    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let Some(command) = desk.command(&Desk::key(&sandbox, &session), &command) else {
         return no_command();
     };
@@ -346,14 +306,11 @@ pub(crate) async fn send_input(
 /// Logs whole, or as they come over a WebSocket.
 pub(crate) async fn logs(
     State(desk): State<Desk>,
-    Path((id, session, command)): Path<(String, String, String)>,
+    Visit((_, sandbox)): Visit,
+    Path((_, session, command)): Path<(String, String, String)>,
     request: Request,
 ) -> Response {
     let headers = request.headers().clone();
-    let (_, sandbox) = match visit(&desk.hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let Some(command) = desk.command(&Desk::key(&sandbox, &session), &command) else {
         return no_command();
     };

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 
-use super::{error, fault, invalid, visit};
+use super::{Visit, error, fault, invalid};
 use crate::doors::reply::{self, whole};
 use crate::doors::{Hall, Next, Process, Start, Terminal};
 
@@ -23,14 +23,10 @@ const EXIT_PROTOCOL: &str = "X-Daytona-Pty-Exit-Control";
 
 pub(crate) async fn create(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    (Path(id), Query(query)): (Path<String>, Query<BTreeMap<String, String>>),
+    Visit((guest, sandbox)): Visit,
+    (headers, Query(query)): (HeaderMap, Query<BTreeMap<String, String>>),
     upgrade: WebSocketUpgrade,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let side = |name: &str, default: u16| match query.get(name) {
         None => Some(default),
         Some(text) => text.parse::<u16>().ok().filter(|side| *side > 0),
@@ -69,14 +65,10 @@ pub(crate) async fn create(
 
 pub(crate) async fn connect(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path((id, name)): Path<(String, String)>,
+    Visit((guest, sandbox)): Visit,
+    Path((_, name)): Path<(String, String)>,
     upgrade: WebSocketUpgrade,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     match running(&hall, &guest, &sandbox.id, &name) {
         Some(process) => accept(upgrade, process),
         None => none(),
@@ -85,14 +77,10 @@ pub(crate) async fn connect(
 
 pub(crate) async fn resize(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path((id, name)): Path<(String, String)>,
+    Visit((guest, sandbox)): Visit,
+    Path((_, name)): Path<(String, String)>,
     body: Bytes,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let size = reply::object(&body).and_then(|body| {
         let side = |name: &str| {
             let side = whole(&body, name)?.and_then(|side| u16::try_from(side).ok());
@@ -116,13 +104,9 @@ pub(crate) async fn resize(
 
 pub(crate) async fn kill(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path((id, name)): Path<(String, String)>,
+    Visit((guest, sandbox)): Visit,
+    Path((_, name)): Path<(String, String)>,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let Some(process) = running(&hall, &guest, &sandbox.id, &name) else { return none() };
     process.grip().kill();
     process.wait().await;

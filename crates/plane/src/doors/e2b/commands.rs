@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use warrant_protocol::{LimitKind, Outcome};
 
 use super::connect::{self, Fault};
-use super::{USER, Visit, visit};
+use super::{USER, Visit};
 use crate::doors::reply::{self, list as texts_of, text, texts, unknown_member};
 use crate::doors::{Chunk, ChunkStream, End, Hall, Next, Process, Start, Terminal, WorkshopError};
 
@@ -23,11 +23,7 @@ use crate::doors::{Chunk, ChunkStream, End, Hall, Next, Process, Start, Terminal
 const KEEPALIVE_S: u64 = 50;
 const SIGNAL_KILL: u64 = 9;
 
-pub(crate) async fn start(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
-    let visit = match visit(&hall, &headers) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
+pub(crate) async fn start(visit: Visit, headers: HeaderMap, body: Bytes) -> Response {
     let wish = check_user(&headers)
         .and_then(|()| connect::request(&body))
         .and_then(|request| wish(&request, timeout(&headers)));
@@ -42,11 +38,7 @@ pub(crate) async fn start(State(hall): State<Hall>, headers: HeaderMap, body: By
     }
 }
 
-pub(crate) async fn connect(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
-    let visit = match visit(&hall, &headers) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
+pub(crate) async fn connect(visit: Visit, headers: HeaderMap, body: Bytes) -> Response {
     let found = match connect::request(&body) {
         Ok(request) => find(&visit, &request),
         Err(fault) => Err(fault),
@@ -60,11 +52,7 @@ pub(crate) async fn connect(State(hall): State<Hall>, headers: HeaderMap, body: 
     }
 }
 
-pub(crate) async fn list(State(hall): State<Hall>, headers: HeaderMap) -> Response {
-    let visit = match visit(&hall, &headers) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
+pub(crate) async fn list(State(hall): State<Hall>, visit: Visit) -> Response {
     let processes = match hall.workshop.processes(&visit.guest, &visit.id) {
         Ok(processes) => processes,
         Err(error) => return connect::error(&Fault::from(&error)),
@@ -89,12 +77,8 @@ pub(crate) async fn list(State(hall): State<Hall>, headers: HeaderMap) -> Respon
     connect::answer(&json!({ "processes": rows }), None)
 }
 
-pub(crate) async fn send_input(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    on_process(&hall, &headers, &body, |process, request| {
+pub(crate) async fn send_input(visit: Visit, body: Bytes) -> Response {
+    on_process(visit, &body, |process, request| {
         let input = request.get("input").and_then(Value::as_object);
         let data = input.and_then(|input| input.get("stdin").or_else(|| input.get("pty")));
         let data =
@@ -109,24 +93,16 @@ pub(crate) async fn send_input(
     .await
 }
 
-pub(crate) async fn close_stdin(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    on_process(&hall, &headers, &body, |process, _| {
+pub(crate) async fn close_stdin(visit: Visit, body: Bytes) -> Response {
+    on_process(visit, &body, |process, _| {
         process.grip().close_input();
         Ok(())
     })
     .await
 }
 
-pub(crate) async fn send_signal(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    on_process(&hall, &headers, &body, |process, request| {
+pub(crate) async fn send_signal(visit: Visit, body: Bytes) -> Response {
+    on_process(visit, &body, |process, request| {
         let is_kill = match request.get("signal") {
             Some(Value::String(name)) => name == "SIGNAL_SIGKILL",
             Some(number) => number.as_u64() == Some(SIGNAL_KILL),
@@ -145,8 +121,8 @@ pub(crate) async fn send_signal(
     .await
 }
 
-pub(crate) async fn update(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
-    on_process(&hall, &headers, &body, |process, request| {
+pub(crate) async fn update(visit: Visit, body: Bytes) -> Response {
+    on_process(visit, &body, |process, request| {
         let Some(size) = terminal(request)? else {
             return Err(Fault::invalid("pty.size is missing"));
         };
@@ -161,15 +137,10 @@ pub(crate) async fn update(State(hall): State<Hall>, headers: HeaderMap, body: B
 
 /// Does something to a running command on a thread that may wait.
 async fn on_process(
-    hall: &Hall,
-    headers: &HeaderMap,
+    visit: Visit,
     body: &[u8],
     act: fn(&Process, &Map<String, Value>) -> Result<(), Fault>,
 ) -> Response {
-    let visit = match visit(hall, headers) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let request = match reply::object(body) {
         Ok(request) => request,
         Err(message) => return connect::error(&Fault::invalid(message)),

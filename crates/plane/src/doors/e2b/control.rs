@@ -28,11 +28,12 @@ fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
     })
 }
 
-pub(crate) async fn create(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
-    let guest = match guest(&hall, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
+extractor! {
+    /// Who calls.
+    Guest(ActorRef) by guest
+}
+
+pub(crate) async fn create(State(hall): State<Hall>, Guest(guest): Guest, body: Bytes) -> Response {
     let wanted = match reply::object(&body).and_then(|body| wanted(&body)) {
         Ok(wanted) => wanted,
         Err(message) => return api_fault(StatusCode::BAD_REQUEST, &message),
@@ -45,13 +46,9 @@ pub(crate) async fn create(State(hall): State<Hall>, headers: HeaderMap, body: B
 
 pub(crate) async fn list(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Guest(guest): Guest,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
-    let guest = match guest(&hall, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
     let wanted: Vec<(String, String)> =
         query.get("metadata").map(|text| metadata_filter(text)).unwrap_or_default();
     let states = query.get("state").map(|text| text.split(',').map(str::to_owned).collect());
@@ -68,13 +65,9 @@ pub(crate) async fn list(
 
 pub(crate) async fn describe(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Guest(guest): Guest,
     Path(id): Path<String>,
 ) -> Response {
-    let guest = match guest(&hall, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
     match hall.workshop.find(&guest, &id) {
         Ok(sandbox) => reply::with_receipt(
             reply::json(StatusCode::OK, &described(&sandbox)),
@@ -86,13 +79,9 @@ pub(crate) async fn describe(
 
 pub(crate) async fn destroy(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Guest(guest): Guest,
     Path(id): Path<String>,
 ) -> Response {
-    let guest = match guest(&hall, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
     let name = id.clone();
     match hall.ask(move |workshop| workshop.destroy(&guest, &id)).await {
         Ok(run) => reply::with_receipt(reply::empty(StatusCode::NO_CONTENT), Some(&run)),
@@ -102,32 +91,28 @@ pub(crate) async fn destroy(
 
 pub(crate) async fn set_timeout(
     state: State<Hall>,
-    headers: HeaderMap,
+    guest: Guest,
     path: Path<String>,
     body: Bytes,
 ) -> Response {
-    move_end(state, headers, path, (body, "timeout")).await
+    move_end(state, guest, path, (body, "timeout")).await
 }
 
 pub(crate) async fn refresh(
     state: State<Hall>,
-    headers: HeaderMap,
+    guest: Guest,
     path: Path<String>,
     body: Bytes,
 ) -> Response {
-    move_end(state, headers, path, (body, "duration")).await
+    move_end(state, guest, path, (body, "duration")).await
 }
 
 async fn move_end(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Guest(guest): Guest,
     Path(id): Path<String>,
     (body, member): (Bytes, &'static str),
 ) -> Response {
-    let guest = match guest(&hall, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
     let seconds = reply::object(&body).and_then(|body| whole(&body, member));
     let seconds = match seconds {
         Ok(seconds) => seconds.unwrap_or(DEFAULT_TIMEOUT_S),
@@ -143,14 +128,10 @@ async fn move_end(
 
 pub(crate) async fn connect(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Guest(guest): Guest,
     Path(id): Path<String>,
     body: Bytes,
 ) -> Response {
-    let guest = match guest(&hall, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
     let wish = reply::object(&body).and_then(|body| {
         let known = ["timeout", "memory", "autoPause"];
         match unknown_member(&body, &known) {
@@ -184,14 +165,10 @@ pub(crate) async fn connect(
 
 pub(crate) async fn pause(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Guest(guest): Guest,
     Path(id): Path<String>,
     body: Bytes,
 ) -> Response {
-    let guest = match guest(&hall, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
     // Without memory, commands may be ended; with it, none may run, since it cannot be kept.
     let keeps_memory = reply::object(&body).and_then(|body| boolean(&body, "memory"));
     let ends = match keeps_memory {
@@ -208,14 +185,10 @@ pub(crate) async fn pause(
 
 pub(crate) async fn set_network(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Guest(guest): Guest,
     Path(id): Path<String>,
     body: Bytes,
 ) -> Response {
-    let guest = match guest(&hall, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
     let wish = reply::object(&body).and_then(|mut body| {
         let internet = boolean(&body, "allow_internet_access")?;
         body.remove("allow_internet_access");
@@ -235,13 +208,9 @@ pub(crate) async fn set_network(
 /// Nothing is sampled, so the list is empty.
 pub(crate) async fn metrics(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Guest(guest): Guest,
     Path(id): Path<String>,
 ) -> Response {
-    let guest = match guest(&hall, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
     match hall.workshop.find(&guest, &id) {
         Ok(_) => reply::json(StatusCode::OK, &json!([])),
         Err(error) => not_found(&id, &error),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::body::Bytes;
-use axum::extract::{FromRequest as _, Multipart, Query, Request, State};
+use axum::extract::{FromRequest as _, Multipart, Query, Request};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
@@ -11,38 +11,34 @@ use warrant_protocol::RunId;
 
 use super::commands::check_user;
 use super::connect::{self, Fault};
-use super::{USER, Visit, api_fault, visit};
+use super::{USER, Visit, api_fault};
 use crate::doors::reply::{self, text, unknown_member, whole};
-use crate::doors::{Entry, EntryKind, FileAnswer, FileCall, FileFault, Hall, WorkshopError};
+use crate::doors::{Entry, EntryKind, FileAnswer, FileCall, FileFault, WorkshopError};
 
 /// Deeper listings are refused.
 const DEEPEST: u64 = 32;
 
-pub(crate) async fn stat(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
-    call(&hall, &headers, &body, |request| Ok(FileCall::Stat { path: path(request, "path")? }))
+pub(crate) async fn stat(visit: Visit, headers: HeaderMap, body: Bytes) -> Response {
+    call(visit, &headers, &body, |request| Ok(FileCall::Stat { path: path(request, "path")? }))
         .await
 }
 
-pub(crate) async fn make_directory(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Response {
-    call(&hall, &headers, &body, |request| {
+pub(crate) async fn make_directory(visit: Visit, headers: HeaderMap, body: Bytes) -> Response {
+    call(visit, &headers, &body, |request| {
         Ok(FileCall::MakeDirectory { path: path(request, "path")?, mode: None })
     })
     .await
 }
 
-pub(crate) async fn rename(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
-    call(&hall, &headers, &body, |request| {
+pub(crate) async fn rename(visit: Visit, headers: HeaderMap, body: Bytes) -> Response {
+    call(visit, &headers, &body, |request| {
         Ok(FileCall::Move { from: path(request, "source")?, to: path(request, "destination")? })
     })
     .await
 }
 
-pub(crate) async fn list(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
-    call(&hall, &headers, &body, |request| {
+pub(crate) async fn list(visit: Visit, headers: HeaderMap, body: Bytes) -> Response {
+    call(visit, &headers, &body, |request| {
         let depth = whole(request, "depth")?.unwrap_or(1).max(1);
         let depth = u32::try_from(depth).ok().filter(|depth| u64::from(*depth) <= DEEPEST);
         let depth = depth.ok_or_else(|| format!("depth must be 1 to {DEEPEST}"))?;
@@ -51,8 +47,8 @@ pub(crate) async fn list(State(hall): State<Hall>, headers: HeaderMap, body: Byt
     .await
 }
 
-pub(crate) async fn remove(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
-    call(&hall, &headers, &body, |request| {
+pub(crate) async fn remove(visit: Visit, headers: HeaderMap, body: Bytes) -> Response {
+    call(visit, &headers, &body, |request| {
         Ok(FileCall::Remove { path: path(request, "path")?, recursive: true })
     })
     .await
@@ -60,15 +56,11 @@ pub(crate) async fn remove(State(hall): State<Hall>, headers: HeaderMap, body: B
 
 /// Does one unary call.
 async fn call(
-    hall: &Hall,
+    visit: Visit,
     headers: &HeaderMap,
     body: &[u8],
     read: fn(&Map<String, Value>) -> Result<FileCall, String>,
 ) -> Response {
-    let visit = match visit(hall, headers) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     if let Err(fault) = check_user(headers) {
         return connect::error(&fault);
     }
@@ -128,14 +120,10 @@ fn row(entry: &Entry) -> Value {
 }
 
 pub(crate) async fn download(
-    State(hall): State<Hall>,
+    visit: Visit,
     headers: HeaderMap,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
-    let visit = match visit(&hall, &headers) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let path = match check_query(&query, &headers).map(|()| query.get("path").cloned()) {
         Ok(path) => path.unwrap_or_default(),
         Err(message) => return api_fault(StatusCode::BAD_REQUEST, &message),
@@ -152,15 +140,11 @@ pub(crate) async fn download(
 }
 
 pub(crate) async fn upload(
-    State(hall): State<Hall>,
+    visit: Visit,
     Query(query): Query<BTreeMap<String, String>>,
     request: Request,
 ) -> Response {
     let headers = request.headers();
-    let visit = match visit(&hall, headers) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let has_metadata = headers.keys().any(|name| name.as_str().starts_with("x-metadata-"));
     let encoded = reply::header(headers, "content-encoding").unwrap_or("identity");
     let refusal = match check_query(&query, headers) {

@@ -5,14 +5,14 @@ use std::sync::{Arc, PoisonError};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use futures_util::stream;
 use serde_json::{Map, Value, json};
 use warrant_protocol::request::ActorRef;
 
-use super::{Desk, enter, error, fault, invalid};
+use super::{Desk, Enter, error, fault, invalid};
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
 use crate::doors::{ChunkStream, End, Hall, Next, Process, Sandbox, ShellSession, Start};
 
@@ -20,27 +20,11 @@ use crate::doors::{ChunkStream, End, Hall, Next, Process, Sandbox, ShellSession,
 const MOST_SESSIONS: usize = 64;
 const CURSOR_HEADER: HeaderName = HeaderName::from_static("execd-commands-tail-cursor");
 
-pub(crate) async fn ping(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-) -> Response {
-    match enter(&hall, &headers, &id) {
-        Ok(_) => reply::empty(StatusCode::OK),
-        Err(response) => response,
-    }
+pub(crate) async fn ping(_: Enter) -> Response {
+    reply::empty(StatusCode::OK)
 }
 
-pub(crate) async fn run(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-    body: Bytes,
-) -> Response {
-    let visit = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
+pub(crate) async fn run(State(hall): State<Hall>, Enter(visit): Enter, body: Bytes) -> Response {
     let known = ["command", "cwd", "envs", "timeout", "background"];
     let read = reply::object(&body).and_then(|body| match unknown_member(&body, &known) {
         Some(name) => Err(format!("{name} cannot be enforced here")),
@@ -54,14 +38,10 @@ pub(crate) async fn run(
 
 pub(crate) async fn run_in_session(
     State(desk): State<Desk>,
-    headers: HeaderMap,
+    Enter(visit): Enter,
     Path((id, session)): Path<(String, String)>,
     body: Bytes,
 ) -> Response {
-    let visit = match enter(&desk.hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let known = {
         let sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.get(&(id, session.clone())).cloned()
@@ -86,14 +66,9 @@ pub(crate) async fn run_in_session(
 
 pub(crate) async fn create_session(
     State(desk): State<Desk>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Enter((_, sandbox)): Enter,
     body: Bytes,
 ) -> Response {
-    let (_, sandbox) = match enter(&desk.hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let cwd = match reply::object(&body).and_then(|body| text(&body, "cwd")) {
         Ok(cwd) => cwd.filter(|cwd| !cwd.is_empty()),
         Err(message) => return invalid(&message),
@@ -114,14 +89,11 @@ pub(crate) async fn create_session(
 
 pub(crate) async fn delete_session(
     State(desk): State<Desk>,
-    headers: HeaderMap,
-    Path((id, session)): Path<(String, String)>,
+    Enter((_, sandbox)): Enter,
+    Path((_, session)): Path<(String, String)>,
 ) -> Response {
-    if let Err(response) = enter(&desk.hall, &headers, &id) {
-        return response;
-    }
     let mut sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-    match sessions.remove(&(id, session)) {
+    match sessions.remove(&(sandbox.id, session)) {
         Some(_) => reply::empty(StatusCode::OK),
         None => fault(StatusCode::NOT_FOUND, "SESSION_NOT_FOUND", "there is no such session"),
     }
@@ -281,14 +253,9 @@ fn event(mut value: Value) -> Vec<u8> {
 
 pub(crate) async fn interrupt(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Enter(visit): Enter,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
-    let visit = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let name = query.get("id").map(String::as_str).unwrap_or_default();
     match find(&hall, &visit, name) {
         Some(process) => {
@@ -302,13 +269,9 @@ pub(crate) async fn interrupt(
 
 pub(crate) async fn status(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path((id, command)): Path<(String, String)>,
+    Enter(visit): Enter,
+    Path((_, command)): Path<(String, String)>,
 ) -> Response {
-    let visit = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let Some(process) = find(&hall, &visit, &command) else { return no_command() };
     let facts = process.facts();
     let end = process.end();
@@ -329,14 +292,10 @@ pub(crate) async fn status(
 
 pub(crate) async fn logs(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path((id, command)): Path<(String, String)>,
+    Enter(visit): Enter,
+    Path((_, command)): Path<(String, String)>,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
-    let visit = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let Some(process) = find(&hall, &visit, &command) else { return no_command() };
     let cursor = match query.get("cursor").map(|text| text.parse::<u64>()) {
         None => 0,

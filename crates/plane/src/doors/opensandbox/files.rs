@@ -1,14 +1,14 @@
 //! OpenSandbox's execd, files.
 
 use axum::body::Bytes;
-use axum::extract::{Multipart, Path, Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::extract::{Multipart, Query, State};
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use warrant_protocol::glob::matches_pattern;
 use warrant_protocol::request::ActorRef;
 
-use super::{USER, enter, error, fault, invalid};
+use super::{Enter, USER, error, fault, invalid};
 use crate::doors::reply::{self, text, unknown_member, whole};
 use crate::doors::{
     Entry, EntryKind, FileAnswer, FileCall, FileFault, Hall, Sandbox, Workshop, WorkshopError,
@@ -64,14 +64,9 @@ impl Files<'_> {
 
 pub(crate) async fn describe(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Enter(visit): Enter,
     Query(query): Pairs,
 ) -> Response {
-    let visit = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     work(&hall, visit, move |files| {
         let mut rows = Map::new();
         for path in named(&query, "path") {
@@ -86,14 +81,9 @@ pub(crate) async fn describe(
 
 pub(crate) async fn list(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Enter(visit): Enter,
     Query(query): Pairs,
 ) -> Response {
-    let visit = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let depth = match named(&query, "depth").next().map(str::parse::<u32>) {
         None => 1,
         Some(Ok(depth)) if (1..=DEEPEST).contains(&depth) => depth,
@@ -109,14 +99,9 @@ pub(crate) async fn list(
 
 pub(crate) async fn search(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Enter(visit): Enter,
     Query(query): Pairs,
 ) -> Response {
-    let visit = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let path = named(&query, "path").next().unwrap_or(".").to_owned();
     let pattern = named(&query, "pattern").next().unwrap_or("**").to_owned();
     work(&hall, visit, move |files| {
@@ -140,14 +125,9 @@ fn rows(answer: &FileAnswer, fits: impl Fn(&Entry) -> bool) -> Value {
 
 pub(crate) async fn download(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Enter((guest, sandbox)): Enter,
     Query(query): Pairs,
 ) -> Response {
-    let (guest, sandbox) = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     if let Some((name, _)) = query.iter().find(|(name, _)| name != "path") {
         return invalid(&format!("{name} is not served here"));
     }
@@ -167,14 +147,9 @@ pub(crate) async fn download(
 /// Reads pairs of a part `metadata` and a part `file`.
 pub(crate) async fn upload(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Enter(visit): Enter,
     mut form: Multipart,
 ) -> Response {
-    let visit = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let mut pending: Option<(String, Option<u32>)> = None;
     let mut files: Vec<FileCall> = Vec::new();
     loop {
@@ -227,14 +202,9 @@ fn mode(meta: &Map<String, Value>) -> Result<Option<u32>, String> {
 
 pub(crate) async fn remove(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Enter(visit): Enter,
     Query(query): Pairs,
 ) -> Response {
-    let visit = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     work(&hall, visit, move |files| {
         for path in named(&query, "path") {
             files.call(FileCall::Remove { path: path.to_owned(), recursive: true })?;
@@ -244,16 +214,7 @@ pub(crate) async fn remove(
     .await
 }
 
-pub(crate) async fn rename(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-    body: Bytes,
-) -> Response {
-    let visit = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
+pub(crate) async fn rename(State(hall): State<Hall>, Enter(visit): Enter, body: Bytes) -> Response {
     let items: Vec<Value> = match serde_json::from_slice(&body) {
         Ok(items) => items,
         Err(_) => return invalid("the body must be a list of src and dest"),
@@ -277,14 +238,9 @@ pub(crate) async fn rename(
 
 pub(crate) async fn make_directories(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Enter(visit): Enter,
     body: Bytes,
 ) -> Response {
-    let visit = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let wanted = match reply::object(&body).and_then(|body| modes(&body)) {
         Ok(wanted) => wanted,
         Err(message) => return invalid(&message),
@@ -303,14 +259,9 @@ pub(crate) async fn make_directories(
 
 pub(crate) async fn set_permissions(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Enter(visit): Enter,
     body: Bytes,
 ) -> Response {
-    let visit = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let wanted = match reply::object(&body).and_then(|body| modes(&body)) {
         Ok(wanted) => wanted,
         Err(message) => return invalid(&message),
@@ -337,14 +288,9 @@ fn modes(body: &Map<String, Value>) -> Result<Vec<(String, Option<u32>)>, String
 /// Replaces text in files: each is read, changed here and written whole.
 pub(crate) async fn replace(
     State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Enter(visit): Enter,
     body: Bytes,
 ) -> Response {
-    let visit = match enter(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let body = match reply::object(&body) {
         Ok(body) => body,
         Err(message) => return invalid(&message),

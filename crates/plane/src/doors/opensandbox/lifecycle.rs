@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use warrant_protocol::Timestamp;
 
 use super::{
-    ACCESS_HEADER, EGRESS_PORT, EXECD_PORT, HOME, USER, enter, error, fault, guest, invalid, visit,
+    ACCESS_HEADER, EGRESS_PORT, EXECD_PORT, Enter, Guest, HOME, USER, Visit, error, fault, invalid,
 };
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
 use crate::doors::{DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
@@ -33,11 +33,7 @@ pub(crate) async fn telemetry() -> Response {
     reply::empty(StatusCode::NO_CONTENT)
 }
 
-pub(crate) async fn create(State(hall): State<Hall>, headers: HeaderMap, body: Bytes) -> Response {
-    let guest = match guest(&hall, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
+pub(crate) async fn create(State(hall): State<Hall>, Guest(guest): Guest, body: Bytes) -> Response {
     let wanted = match reply::object(&body).and_then(|body| wanted(&body)) {
         Ok(wanted) => wanted,
         Err(message) => return invalid(&message),
@@ -50,13 +46,9 @@ pub(crate) async fn create(State(hall): State<Hall>, headers: HeaderMap, body: B
 
 pub(crate) async fn list(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Guest(guest): Guest,
     Query(query): Query<Vec<(String, String)>>,
 ) -> Response {
-    let guest = match guest(&hall, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
     let named = |name: &'static str| {
         query.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     };
@@ -94,26 +86,15 @@ pub(crate) async fn list(
     reply::json(StatusCode::OK, &body)
 }
 
-pub(crate) async fn describe(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-) -> Response {
-    match visit(&hall, &headers, &id) {
-        Ok((_, sandbox)) => answer(StatusCode::OK, &sandbox),
-        Err(response) => response,
-    }
+pub(crate) async fn describe(Visit((_, sandbox)): Visit) -> Response {
+    answer(StatusCode::OK, &sandbox)
 }
 
 pub(crate) async fn destroy(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Visit((guest, _)): Visit,
     Path(id): Path<String>,
 ) -> Response {
-    let (guest, _) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     match hall.ask(move |workshop| workshop.destroy(&guest, &id)).await {
         Ok(run) => reply::with_receipt(reply::empty(StatusCode::NO_CONTENT), Some(&run)),
         Err(refusal) => error(&refusal),
@@ -122,14 +103,10 @@ pub(crate) async fn destroy(
 
 /// Says where a sandbox's own endpoints are: behind this very port.
 pub(crate) async fn endpoint(
-    State(hall): State<Hall>,
+    Visit((_, sandbox)): Visit,
     headers: HeaderMap,
     Path((id, port)): Path<(String, u16)>,
 ) -> Response {
-    let sandbox = match visit(&hall, &headers, &id) {
-        Ok((_, sandbox)) => sandbox,
-        Err(response) => return response,
-    };
     if port != EXECD_PORT && port != EGRESS_PORT {
         return fault(
             StatusCode::NOT_FOUND,
@@ -147,14 +124,10 @@ pub(crate) async fn endpoint(
 
 pub(crate) async fn renew(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Visit((guest, _)): Visit,
     Path(id): Path<String>,
     body: Bytes,
 ) -> Response {
-    let (guest, _) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let until = reply::object(&body).and_then(|body| text(&body, "expiresAt"));
     let until = match until {
         Ok(Some(text)) => moment(&text),
@@ -183,13 +156,9 @@ fn moment(text: &str) -> Option<Timestamp> {
 
 pub(crate) async fn pause(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Visit((guest, _)): Visit,
     Path(id): Path<String>,
 ) -> Response {
-    let (guest, _) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let paused = hall.ask(move |workshop| workshop.pause(&guest, &id, EndsCommands::No)).await;
     match paused {
         Ok(()) => reply::empty(StatusCode::ACCEPTED),
@@ -199,13 +168,9 @@ pub(crate) async fn pause(
 
 pub(crate) async fn resume(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Visit((guest, _)): Visit,
     Path(id): Path<String>,
 ) -> Response {
-    let (guest, _) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     match hall.workshop.resume(&guest, &id) {
         Ok(_) => reply::empty(StatusCode::ACCEPTED),
         Err(refusal) => error(&refusal),
@@ -214,14 +179,10 @@ pub(crate) async fn resume(
 
 pub(crate) async fn set_metadata(
     State(hall): State<Hall>,
-    headers: HeaderMap,
+    Visit((guest, sandbox)): Visit,
     Path(id): Path<String>,
     body: Bytes,
 ) -> Response {
-    let (guest, sandbox) = match visit(&hall, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let changes = match reply::object(&body) {
         Ok(changes) => changes,
         Err(message) => return invalid(&message),
@@ -241,15 +202,7 @@ pub(crate) async fn set_metadata(
 }
 
 /// Tells what is enforced, by what.
-pub(crate) async fn network_policy(
-    State(hall): State<Hall>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
-) -> Response {
-    let sandbox = match enter(&hall, &headers, &id) {
-        Ok((_, sandbox)) => sandbox,
-        Err(response) => return response,
-    };
+pub(crate) async fn network_policy(Enter((_, sandbox)): Enter) -> Response {
     let rule = |host: &String| json!({ "action": "allow", "target": host });
     let rules: Vec<Value> = sandbox.hosts.iter().map(rule).collect();
     let mode = if rules.is_empty() { "deny_all" } else { "enforcing" };
