@@ -2,7 +2,10 @@
 //! load generator in the same process. Also dispatch (submission to a runner holding the
 //! contract), pages of many runs, and resident memory.
 //!
-//! `cargo bench -p warrant-plane --bench lifecycles [-- SECONDS]`
+//! ```text
+//! lifecycles [SECONDS]      all of it, the load for so many seconds
+//! lifecycles pages          pages of 100 000 runs, by whatever a list is narrowed by
+//! ```
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -154,7 +157,66 @@ fn percentile(sorted: &[Duration], share: usize) -> Duration {
     sorted[(sorted.len() - 1) * share / 100]
 }
 
+/// Puts so many runs of different kinds into the store of a home.
+fn fill(home: &std::path::Path, many: u32) {
+    let connection = rusqlite::Connection::open(home.join("data/plane.db")).unwrap();
+    connection
+        .execute_batch(&format!(
+            "WITH RECURSIVE number(n) AS
+               (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < {many})
+             INSERT INTO runs (id, state, pool, agent_kind, requested_by, request_hash,
+               policy_hash, created_at, updated_at)
+             SELECT printf('run_%08d', n),
+               CASE n % 20 WHEN 0 THEN 'failed' WHEN 1 THEN 'denied' WHEN 2 THEN 'lost'
+                 ELSE 'completed' END,
+               CASE WHEN n % 1000 = 3 THEN 'rare' ELSE 'default' END,
+               CASE n % 2 WHEN 0 THEN 'command' ELSE 'codex' END,
+               'human:' || (n % 7), zeroblob(32), zeroblob(32), n, n
+             FROM number;
+             INSERT INTO papers (run, prompt, judgment, request, contract)
+             SELECT seq, 'task ' || seq, '{{\"requirements\":[]}}',
+               '{{\"pad\":\"' || hex(zeroblob(300)) || '\"}}', hex(zeroblob(500))
+             FROM runs;"
+        ))
+        .unwrap();
+}
+
+fn pages(address: SocketAddr, admin: &str) {
+    let mut http = Http::connect(address);
+    for query in [
+        "",
+        "cursor=50000",
+        "state=completed",
+        "status=failed",
+        "pool=rare",
+        "requester=human:3",
+        "agent=codex",
+        "pool=rare&agent=codex&requester=human:3",
+        "pool=rare&agent=codex&state=completed",
+        "pool=default&requester=human:3&state=lost",
+        "pool=rare&agent=command&state=completed",
+        "pool=rare&agent=codex&requester=human:3&state=completed",
+        "pool=none&agent=codex&state=completed",
+        "pool=default&agent=none&requester=human:3",
+    ] {
+        let mut count = 0;
+        let mut times: Vec<Duration> = (0..31)
+            .map(|_| {
+                let began = Instant::now();
+                let page =
+                    http.call("GET", &format!("/v1/runs?limit=100&{query}"), admin, &Value::Null);
+                count = page["runs"].as_array().unwrap().len();
+                began.elapsed()
+            })
+            .collect();
+        times.sort();
+        let (p50, worst) = (percentile(&times, 50), percentile(&times, 100));
+        println!("page of 100 000, {query:?}: {count} runs, p50 {p50:?}, worst {worst:?}");
+    }
+}
+
 fn main() {
+    let wants_pages = std::env::args().any(|word| word == "pages");
     let seconds = std::env::args().skip(1).find_map(|text| text.parse().ok()).unwrap_or(10);
     let dir = tempfile::Builder::new().prefix("plane-bench").tempdir_in(".").unwrap();
     let home = Home::open_at(dir.path().join("home"), None).unwrap();
@@ -195,18 +257,15 @@ fn main() {
         });
     });
     let address = told.recv().unwrap();
-    println!("resident, idle: {} KiB", resident_kib());
-    dispatch(address, &admin, &enroll);
-    lifecycles(address, (&admin, &enroll), Duration::from_secs(seconds));
-    println!("resident, after load: {} KiB", resident_kib());
-    let mut http = Http::connect(address);
-    let began = Instant::now();
-    let page = http.call("GET", "/v1/runs?limit=100", &admin, &Value::Null);
-    println!("first page of 100: {:?}", began.elapsed());
-    let began = Instant::now();
-    let cursor = page["next"].as_str().unwrap();
-    http.call("GET", &format!("/v1/runs?limit=100&cursor={cursor}"), &admin, &Value::Null);
-    println!("next page of 100: {:?}", began.elapsed());
+    if wants_pages {
+        fill(&dir.path().join("home"), 100_000);
+        pages(address, &admin);
+    } else {
+        println!("resident, idle: {} KiB", resident_kib());
+        dispatch(address, &admin, &enroll);
+        lifecycles(address, (&admin, &enroll), Duration::from_secs(seconds));
+        println!("resident, after load: {} KiB", resident_kib());
+    }
     service.drain();
     stop.send_replace(true);
     serving.join().unwrap();
