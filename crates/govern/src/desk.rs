@@ -221,7 +221,7 @@ impl Desk {
             Reception::AwaitingApproval { run, judgment, deadline } => {
                 return Ok(Permit::Waiting { run, judgment, deadline });
             }
-            Reception::Repeated { run } => run,
+            Reception::Repeated { run, .. } => run,
         };
         let mut all = self.plane.waiting()?.into_iter();
         let found = all.find(|other| other.run == waiting);

@@ -325,7 +325,7 @@ fn record_denial(desk: &Desk, ask: &Ask, reasons: Vec<String>) -> Result<RunId, 
         Reception::Denied { run, .. }
         | Reception::Queued { run }
         | Reception::AwaitingApproval { run, .. }
-        | Reception::Repeated { run } => run,
+        | Reception::Repeated { run, .. } => run,
     })
 }
 

@@ -14,7 +14,8 @@ use warrant_protocol::approval::{Approval, ApprovalBody, ApprovalProblem, Wanted
 use warrant_protocol::event::FailureClass;
 use warrant_protocol::request::ActorRef;
 use warrant_protocol::{
-    Event, KeyRole, Outcome, RunId, RunRequest, RunState, Signed, Signer, Timestamp, TrustedKeys,
+    Digest, Event, KeyRole, Outcome, RunId, RunRequest, RunState, Signed, Signer, Timestamp,
+    TrustedKeys,
 };
 
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
@@ -36,6 +37,8 @@ pub struct Waiting {
     pub run: RunId,
     /// The exact request.
     pub request: RunRequest,
+    /// Its digest.
+    pub request_hash: Digest,
     /// What was decided, who may approve, and how many must.
     pub judgment: Judgment,
     /// Until when.
@@ -46,7 +49,12 @@ pub struct Waiting {
 
 impl Waiting {
     fn case(&self) -> Case<'_> {
-        Case { run: &self.run, request: &self.request, judgment: &self.judgment }
+        Case {
+            run: &self.run,
+            request: &self.request,
+            request_hash: self.request_hash,
+            judgment: &self.judgment,
+        }
     }
 }
 
@@ -385,6 +393,7 @@ impl EmbeddedPlane {
         Ok(Waiting {
             run: row.id.clone(),
             request,
+            request_hash: row.request_hash,
             judgment,
             deadline: row.deadline.ok_or_else(|| damaged("deadline"))?,
             approved_by: approvals.into_iter().map(|given| given.approver).collect(),

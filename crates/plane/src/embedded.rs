@@ -86,6 +86,7 @@ impl EmbeddedPlane {
     /// [`EmbeddedError`] when the store cannot be used.
     pub fn open_service(home: Home, policy_hash: Digest) -> Result<Self, EmbeddedError> {
         let plane = Self { is_service: true, ..Self::make(home, policy_hash)? };
+        plane.store.expect_many_writes()?;
         plane.store.prolong_leases(random::now()?.plus_ms(LEASE_MS))?;
         plane.seal_lost()?;
         Ok(plane)

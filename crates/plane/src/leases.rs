@@ -17,7 +17,7 @@ use warrant_protocol::{
 };
 
 use crate::embedded::EmbeddedPlane;
-use crate::notary::rows;
+use crate::notary::{rows, text};
 use crate::secrets::SecretsError;
 use crate::store::{Completion, Durability, EventRow, Owner, StoreError};
 use crate::{authorship, random};
@@ -200,7 +200,7 @@ impl EmbeddedPlane {
             state: state_of(receipt.body().status),
             events: rows(events),
             receipt_hash: signed.hash(),
-            receipt: signed.to_value().to_string(),
+            receipt: text(signed.raw()),
             blobs,
             at: random::now().map_err(PlaneError::failed)?,
         };

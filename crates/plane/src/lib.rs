@@ -46,6 +46,6 @@ pub use archive::ArchiveError;
 pub use embedded::{EmbeddedError, EmbeddedPlane};
 pub use home::{Home, HomeEnvironment, HomeError};
 pub use notary::{ApprovalRequirement, Judgment};
-pub use reception::{Reception, Submission, SubmitError};
+pub use reception::{Note, Reception, Submission, SubmitError};
 pub use secrets::{SecretEntry, Secrets, SecretsError};
 pub use store::Store;

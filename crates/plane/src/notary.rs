@@ -10,7 +10,6 @@ use warrant_protocol::chain::InvalidEvent;
 use warrant_protocol::contract::{CONTRACT_LIFETIME_MS, IssuerRole, KeyRef, RunnerChoice, Task};
 use warrant_protocol::event::FailureClass;
 use warrant_protocol::fold::FoldError;
-use warrant_protocol::json::InvalidJson;
 use warrant_protocol::request::{ActorRef, AgentSpec, SecretClaim};
 use warrant_protocol::signed::InvalidSigned;
 use warrant_protocol::{
@@ -77,9 +76,6 @@ pub struct GrantedApproval {
 /// Why nothing could be signed.
 #[derive(Debug, Error)]
 pub enum NotaryError {
-    /// The request has no JSON form.
-    #[error("the request cannot be written down")]
-    Request(#[from] InvalidJson),
     /// The object holds something that is not signed.
     #[error("cannot sign")]
     Sign(#[from] InvalidSigned),
@@ -118,6 +114,8 @@ pub struct Case<'a> {
     pub run: &'a RunId,
     /// The request.
     pub request: &'a RunRequest,
+    /// The digest of the canonical request.
+    pub request_hash: Digest,
     /// The judgment.
     pub judgment: &'a Judgment,
 }
@@ -141,7 +139,7 @@ impl Notary<'_> {
         case: &Case<'_>,
         approvals: &[GrantedApproval],
     ) -> Result<Issued, NotaryError> {
-        let mut body = self.contract_body(case)?;
+        let mut body = self.contract_body(case);
         if !approvals.is_empty() {
             body.approved_by = Some(approvals.iter().map(|given| given.actor.clone()).collect());
         }
@@ -167,7 +165,7 @@ impl Notary<'_> {
     /// # Errors
     /// [`NotaryError`] when something cannot be signed.
     pub fn deny(&self, case: &Case<'_>, refusal: &Refusal) -> Result<SealedRun, NotaryError> {
-        let mut body = self.contract_body(case)?;
+        let mut body = self.contract_body(case);
         // SECURITY: a runner that knows nothing of decisions must find it expired as well.
         body.expires_at = self.now;
         body.secrets.clear();
@@ -184,6 +182,25 @@ impl Notary<'_> {
         self.seal(contract, chain, refusal)
     }
 
+    /// Writes down a request that was allowed and of which nothing else happens: a contract that
+    /// nobody can be given, its chain and its receipt. No program is started, so none is promised
+    /// a boundary.
+    ///
+    /// # Errors
+    /// [`NotaryError`] when something cannot be signed.
+    pub fn note(&self, case: &Case<'_>) -> Result<SealedRun, NotaryError> {
+        let mut body = self.contract_body(case);
+        // SECURITY: it is over when it is written, so that no runner takes it for a permission.
+        body.expires_at = self.now;
+        body.secrets.clear();
+        body.required_posture = None;
+        body.required_evidence = None;
+        let contract = Signed::seal(&body, Signer::Plane, self.key)?;
+        let mut chain = Chain::new(contract.hash());
+        self.record_decision(&mut chain, case)?;
+        self.end(contract, chain, (Outcome::Exited { code: 0 }, Event::RunCompleted {}))
+    }
+
     /// Ends a chain and writes the receipt that no runner can sign.
     ///
     /// # Errors
@@ -191,19 +208,28 @@ impl Notary<'_> {
     pub fn seal(
         &self,
         contract: Contract,
-        mut chain: Chain,
+        chain: Chain,
         refusal: &Refusal,
     ) -> Result<SealedRun, NotaryError> {
-        let recorded = Event::OutcomeRecorded {
-            outcome: refusal.outcome.clone(),
-            exit_code: None,
-            usage: Usage::default(),
-        };
-        chain.append(self.now, &recorded)?;
         let last = match &refusal.cancelled_by {
             Some(actor) => Event::RunCancelled { actor: actor.clone() },
             None => Event::RunFailed { failure: refusal.failure, message: refusal.message.clone() },
         };
+        self.end(contract, chain, (refusal.outcome.clone(), last))
+    }
+
+    fn end(
+        &self,
+        contract: Contract,
+        mut chain: Chain,
+        (outcome, last): (Outcome, Event),
+    ) -> Result<SealedRun, NotaryError> {
+        let exit_code = match outcome {
+            Outcome::Exited { code } => Some(code),
+            _ => None,
+        };
+        let recorded = Event::OutcomeRecorded { outcome, exit_code, usage: Usage::default() };
+        chain.append(self.now, &recorded)?;
         chain.append(self.now, &last)?;
         let sealer = Sealer::Plane { key_id: self.key.public().id().clone() };
         let body = fold(&contract, &chain, &sealer)?;
@@ -215,11 +241,11 @@ impl Notary<'_> {
 
     fn contract_body(
         &self,
-        &Case { run, request, judgment }: &Case<'_>,
-    ) -> Result<ContractBody, NotaryError> {
+        &Case { run, request, request_hash, judgment }: &Case<'_>,
+    ) -> ContractBody {
         let issuer = KeyRef { key_id: self.key.public().id().clone(), role: IssuerRole::Plane };
         let version = request.agent_version.clone().filter(|version| !version.is_empty());
-        Ok(ContractBody {
+        ContractBody {
             run_id: run.clone(),
             issued_at: self.now,
             issuer,
@@ -238,7 +264,7 @@ impl Notary<'_> {
             isolation: request.isolation,
             continuation: request.continuation.clone(),
             expires_at: self.now.plus_ms(CONTRACT_LIFETIME_MS),
-            request_hash: Some(request.hash()?),
+            request_hash: Some(request_hash),
             decision: Some(judgment.summary.clone()),
             limits: judgment.limits.clone().or_else(|| request.limits.clone()),
             required_posture: together(&request.required_posture, &judgment.required_posture),
@@ -250,7 +276,7 @@ impl Notary<'_> {
             required_evidence: (!judgment.evidence.is_empty()).then(|| judgment.evidence.clone()),
             retry_safe: None,
             critical: None,
-        })
+        }
     }
 
     fn record_decision(
@@ -307,9 +333,14 @@ pub(crate) fn rows(events: &[ChainedEvent]) -> Vec<crate::store::EventRow> {
         seq: event.seq(),
         ts: event.at(),
         hash: event.hash(),
-        body: serde_json::Value::Object(event.raw().clone()).to_string(),
+        body: text(event.raw()),
     };
     events.iter().map(row).collect()
+}
+
+/// Returns JSON as text. An object has no member that could not be written.
+pub(crate) fn text(object: &serde_json::Map<String, serde_json::Value>) -> String {
+    serde_json::to_string(object).unwrap_or_default()
 }
 
 /// What the request names and what the policy adds; a request can only tighten.

@@ -12,7 +12,7 @@ use warrant_protocol::{
 
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
 use crate::leases::Held;
-use crate::notary::{Case, Issued, Judgment, NotaryError, Refusal, SealedRun, rows};
+use crate::notary::{Case, Issued, Judgment, NotaryError, Refusal, SealedRun, rows, text};
 use crate::random;
 use crate::store::{Durability, Entry, NewRun, Sealing, StoreError, Submitted};
 
@@ -62,7 +62,42 @@ pub enum Reception {
     Repeated {
         /// The run.
         run: RunId,
+        /// The digest of the request that came now.
+        request_hash: Digest,
     },
+}
+
+/// A request of which nothing else happens than that it was judged: whole, signed, not kept yet.
+#[derive(Debug, Clone)]
+pub struct Note {
+    pub(crate) run: NewRun,
+    pub(crate) receipt: Digest,
+}
+
+impl Note {
+    /// Returns the run it is.
+    #[must_use]
+    pub const fn run(&self) -> &RunId {
+        &self.run.id
+    }
+}
+
+/// A request that was judged, written down once.
+struct Wish {
+    request: RunRequest,
+    /// Canonical.
+    text: String,
+    /// Of the text.
+    hash: Digest,
+    judgment: Judgment,
+    idempotency_key: Option<String>,
+    approval_wait_ms: u64,
+}
+
+impl Wish {
+    const fn case<'a>(&'a self, run: &'a RunId) -> Case<'a> {
+        Case { run, request: &self.request, request_hash: self.hash, judgment: &self.judgment }
+    }
 }
 
 /// Why a request could not be received.
@@ -119,27 +154,17 @@ impl EmbeddedPlane {
         judge: impl FnOnce(&RunRequest) -> Judgment,
     ) -> Result<Reception, SubmitError> {
         let now = random::now()?;
-        let mut request = submission.request;
-        // SECURITY: identity comes from authentication, never from the request.
-        request.requested_by = submission.principal;
-        let judgment = judge(&request);
-        if judgment.policy_hash != self.policy_hash() {
-            let (judged, in_force) = (judgment.policy_hash, self.policy_hash());
-            return Err(SubmitError::OtherPolicy { judged, in_force });
-        }
-        let value = request.to_value()?;
-        let request_hash = warrant_protocol::hash_canonical(&value);
+        let wish = self.judged(submission, judge)?;
         // Behind HTTP an idempotency key says that two submissions are one.
-        if judgment.summary.decision == Decision::Ask
+        if wish.judgment.summary.decision == Decision::Ask
             && !self.is_service()
-            && let Some(waiting) = self.waiting_twin(&request_hash, now)?
+            && let Some(waiting) = self.waiting_twin(&wish.hash, now)?
         {
-            return Ok(Reception::Repeated { run: waiting });
+            return Ok(Reception::Repeated { run: waiting, request_hash: wish.hash });
         }
+        let deadline = now.plus_ms(wish.approval_wait_ms);
         let run = RunId::from_random(random::bytes()?);
-        let deadline = now.plus_ms(submission.approval_wait_ms);
-        let case = Case { run: &run, request: &request, judgment: &judgment };
-        let (entry, reception, issued) = self.enter(&case, now, deadline)?;
+        let (entry, reception, issued) = self.enter(&wish.case(&run), now, deadline)?;
         let durability = match &entry {
             // The start makes a queued run durable; nobody was told anything before.
             Entry::Queued { .. } if !self.is_service() => Durability::WithNext,
@@ -147,24 +172,8 @@ impl EmbeddedPlane {
                 Durability::Now
             }
         };
-        let new = NewRun {
-            id: run,
-            pool: request.pool.to_string(),
-            agent_kind: request.agent_kind.clone(),
-            isolation: request.isolation.map(|isolation| isolation.to_string()),
-            prompt: request.prompt.clone(),
-            requested_by: request.requested_by.label(),
-            request_hash,
-            policy_hash: judgment.policy_hash,
-            judgment: warrant_protocol::json::to_value(&judgment)?.to_string(),
-            request: canonicalize(&value),
-            created_at: now,
-            idempotency_key: submission.idempotency_key,
-            priority,
-            is_local: !self.is_service(),
-            entry,
-        };
-        let run = new.id.clone();
+        let request_hash = wish.hash;
+        let new = NewRun { priority, ..self.new_run(wish, (run.clone(), now), entry)? };
         match self.store().submit(new, durability)? {
             Submitted::New => {
                 if let Some(Issued { contract, chain }) = issued.filter(|_| self.is_service()) {
@@ -172,8 +181,88 @@ impl EmbeddedPlane {
                 }
                 Ok(reception)
             }
-            Submitted::Repeated(run) => Ok(Reception::Repeated { run }),
+            Submitted::Repeated(run) => Ok(Reception::Repeated { run, request_hash }),
         }
+    }
+
+    /// Writes down a request of which nothing else happens than that it was judged; nothing when
+    /// people are to be asked. Whoever keeps it makes it true.
+    ///
+    /// # Errors
+    /// [`SubmitError`] when nothing could be written down.
+    pub fn note(
+        &self,
+        submission: Submission,
+        judgment: Judgment,
+    ) -> Result<Option<Note>, SubmitError> {
+        let now = random::now()?;
+        let wish = self.judged(submission, |_| judgment)?;
+        let run = RunId::from_random(random::bytes()?);
+        let case = wish.case(&run);
+        let (sealed, state) = match wish.judgment.summary.decision {
+            Decision::Allow => (self.notary(now).note(&case)?, RunState::Completed),
+            Decision::Deny => (self.denied(&case, now)?, RunState::Denied),
+            Decision::Ask => return Ok(None),
+        };
+        let entry = Entry::Sealed(sealing(&sealed, state, 0, now));
+        let receipt = sealed.receipt.hash();
+        let run = self.new_run(wish, (run, now), entry)?;
+        Ok(Some(Note { run, receipt }))
+    }
+
+    /// Keeps a note, on the disk when it returns.
+    ///
+    /// # Errors
+    /// [`StoreError`] when nothing could be kept.
+    pub fn keep(&self, note: Note) -> Result<RunId, StoreError> {
+        let run = note.run.id.clone();
+        self.store().submit(note.run, Durability::Now)?;
+        Ok(run)
+    }
+
+    /// Has a request judged as whoever was authenticated.
+    fn judged(
+        &self,
+        submission: Submission,
+        judge: impl FnOnce(&RunRequest) -> Judgment,
+    ) -> Result<Wish, SubmitError> {
+        let Submission { mut request, principal, idempotency_key, approval_wait_ms } = submission;
+        // SECURITY: identity comes from authentication, never from the request.
+        request.requested_by = principal;
+        let judgment = judge(&request);
+        if judgment.policy_hash != self.policy_hash() {
+            let (judged, in_force) = (judgment.policy_hash, self.policy_hash());
+            return Err(SubmitError::OtherPolicy { judged, in_force });
+        }
+        let text = canonicalize(&request.to_value()?);
+        let hash = Digest::of(text.as_bytes());
+        Ok(Wish { request, text, hash, judgment, idempotency_key, approval_wait_ms })
+    }
+
+    fn new_run(
+        &self,
+        wish: Wish,
+        (id, now): (RunId, Timestamp),
+        entry: Entry,
+    ) -> Result<NewRun, SubmitError> {
+        let Wish { request, text: request_text, hash, judgment, idempotency_key, .. } = wish;
+        Ok(NewRun {
+            id,
+            pool: request.pool.to_string(),
+            agent_kind: request.agent_kind,
+            isolation: request.isolation.map(|isolation| isolation.to_string()),
+            prompt: request.prompt,
+            requested_by: request.requested_by.label(),
+            request_hash: hash,
+            policy_hash: judgment.policy_hash,
+            judgment: warrant_protocol::json::to_value(&judgment)?.to_string(),
+            request: request_text,
+            created_at: now,
+            idempotency_key,
+            priority: 0,
+            is_local: !self.is_service(),
+            entry,
+        })
     }
 
     fn enter(
@@ -186,7 +275,7 @@ impl EmbeddedPlane {
         Ok(match judgment.summary.decision {
             Decision::Allow => {
                 let issued = self.notary(now).issue(case, &[])?;
-                let contract = issued.contract.to_value().to_string();
+                let contract = text(issued.contract.raw());
                 let events = rows(issued.chain.events());
                 (Entry::Queued { contract, events }, Reception::Queued { run }, Some(issued))
             }
@@ -196,19 +285,23 @@ impl EmbeddedPlane {
                 (Entry::AwaitingApproval { deadline }, reception, None)
             }
             Decision::Deny => {
-                let refusal = Refusal {
-                    events: Vec::new(),
-                    outcome: Outcome::Denied,
-                    failure: FailureClass::PolicyDenied,
-                    message: format!("policy denied: {}", judgment.summary.reasons.join("; ")),
-                    cancelled_by: None,
-                };
-                let sealed = self.notary(now).deny(case, &refusal)?;
+                let sealed = self.denied(case, now)?;
                 let receipt = Box::new(sealed.receipt.clone());
                 let entry = Entry::Sealed(sealing(&sealed, RunState::Denied, 0, now));
                 (entry, Reception::Denied { run, judgment: judgment.clone(), receipt }, None)
             }
         })
+    }
+
+    fn denied(&self, case: &Case<'_>, now: Timestamp) -> Result<SealedRun, NotaryError> {
+        let refusal = Refusal {
+            events: Vec::new(),
+            outcome: Outcome::Denied,
+            failure: FailureClass::PolicyDenied,
+            message: format!("policy denied: {}", case.judgment.summary.reasons.join("; ")),
+            cancelled_by: None,
+        };
+        self.notary(now).deny(case, &refusal)
     }
 
     fn waiting_twin(
@@ -229,10 +322,10 @@ impl EmbeddedPlane {
 pub(crate) fn sealing(sealed: &SealedRun, state: RunState, from: usize, at: Timestamp) -> Sealing {
     Sealing {
         state,
-        contract: (from == 0).then(|| sealed.contract.to_value().to_string()),
+        contract: (from == 0).then(|| text(sealed.contract.raw())),
         events: rows(sealed.chain.events().get(from..).unwrap_or_default()),
         receipt_hash: sealed.receipt.hash(),
-        receipt: sealed.receipt.to_value().to_string(),
+        receipt: text(sealed.receipt.raw()),
         at,
     }
 }

@@ -14,12 +14,14 @@
 //!            running ── complete ─► completed | failed | cancelled
 //! ```
 //!
-//! Writers of one process share commits: whoever gets the connection first runs everything that
-//! waits, in one transaction with a savepoint each, and syncs once. Operations that need not
+//! Writers of one process share commits: one of them runs everything that waits, in one
+//! transaction with a savepoint each, and syncs once (`commit`). Operations that need not
 //! survive a power cut by themselves say so ([`Durability::WithNext`]) and ride on the sync of
 //! the next one that does; a killed process loses neither.
 
 mod blobs;
+mod checkpoint;
+mod commit;
 mod fleet;
 mod lifecycle;
 mod pages;
@@ -35,12 +37,15 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 use thiserror::Error;
+
+use checkpoint::Checkpointer;
+use commit::{Line, Writer};
 
 pub use blobs::{BlobReader, BlobWriter, INLINE_BYTES, NewBlob};
 pub use fleet::{EnrollTokenRow, Enrolling, PrincipalRow, RunnerRow};
@@ -57,15 +62,16 @@ pub use snapshots::PolicyRow;
 /// Pages of the log before they are moved into the database; a fresh process reads the log once.
 const LOG_PAGES: u32 = 200;
 
-/// The same for a process that stays.
-const BUSY_LOG_PAGES: u32 = 1_000;
+/// The same for a process that stays, should the thread that moves them not come to it.
+const BUSY_LOG_PAGES: u32 = 20_000;
 
 /// The embedded store of one home.
 pub struct Store {
     path: PathBuf,
     blobs: PathBuf,
-    writer: Mutex<Connection>,
-    waiting: Mutex<Vec<Job>>,
+    writer: Mutex<Writer>,
+    line: Mutex<Line>,
+    checkpointer: OnceLock<Checkpointer>,
     readers: Mutex<Vec<Connection>>,
 }
 
@@ -122,15 +128,6 @@ pub enum StoreError {
     Commit,
 }
 
-type Work = Box<dyn FnOnce(&Connection) -> Option<Box<dyn FnOnce() + Send>> + Send>;
-
-struct Job {
-    durability: Durability,
-    /// Does the work and returns what tells the caller once the commit is done.
-    /// `None` means the work failed and was told already; its savepoint is rolled back.
-    work: Work,
-}
-
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Store({})", self.path.display())
@@ -172,52 +169,30 @@ impl Store {
         Ok(Self {
             path,
             blobs: dir.join("blobs"),
-            writer: Mutex::new(writer),
-            waiting: Mutex::new(Vec::new()),
+            writer: Mutex::new(Writer { connection: writer, syncs: None }),
+            line: Mutex::default(),
+            checkpointer: OnceLock::new(),
             readers: Mutex::new(Vec::new()),
         })
     }
 
-    /// Lets the log grow further before it is moved into the database: right for a process that
-    /// stays and writes much, which would otherwise move it every few runs.
+    /// Has the log moved into the database beside the writers: right for a process that stays and
+    /// writes much, whose writers would otherwise wait for it every few runs.
     ///
     /// # Errors
     /// [`StoreError`] when the database refuses.
     pub fn expect_many_writes(&self) -> Result<(), StoreError> {
-        Ok(lock(&self.writer).pragma_update(None, "wal_autocheckpoint", BUSY_LOG_PAGES)?)
-    }
-
-    /// Runs `work` in a transaction, together with whatever else waits.
-    fn write<T: Send + 'static>(
-        &self,
-        durability: Durability,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let (answer, answered) = mpsc::sync_channel(1);
-        let work: Work = Box::new(move |connection| match work(connection) {
-            Ok(value) => Some(Box::new(move || {
-                // The caller waits for exactly this answer.
-                let _ = answer.send(Ok(value));
-            })),
-            Err(error) => {
-                let _ = answer.send(Err(error));
-                None
-            }
-        });
-        lock(&self.waiting).push(Job { durability, work });
-        let connection = lock(&self.writer);
-        match answered.try_recv() {
-            Ok(done) => return done,
-            Err(mpsc::TryRecvError::Disconnected) => return Err(StoreError::Commit),
-            Err(mpsc::TryRecvError::Empty) => {}
+        if self.checkpointer.get().is_some() {
+            return Ok(());
         }
-        let jobs = std::mem::take(&mut *lock(&self.waiting));
-        let committed = commit_together(&connection, jobs);
-        drop(connection);
-        match answered.try_recv() {
-            Ok(done) => done,
-            Err(_) => Err(committed.err().unwrap_or(StoreError::Commit)),
-        }
+        let checkpointer = Checkpointer::start(&self.path)?;
+        // Another thread that was faster has started one as good.
+        let _ = self.checkpointer.set(checkpointer);
+        Ok(lock(&self.writer).connection.pragma_update(
+            None,
+            "wal_autocheckpoint",
+            BUSY_LOG_PAGES,
+        )?)
     }
 
     /// Runs a short read, on the writer's connection if it is free, so that a short process
@@ -227,7 +202,7 @@ impl Store {
         work: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         match self.writer.try_lock() {
-            Ok(connection) => work(&connection),
+            Ok(writer) => work(&writer.connection),
             Err(_) => self.read_aside(work),
         }
     }
@@ -260,39 +235,4 @@ impl Store {
 /// A thread that panicked while holding a lock left nothing half done: SQLite rolls back.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn commit_together(connection: &Connection, jobs: Vec<Job>) -> Result<(), StoreError> {
-    let durability = jobs.iter().map(|job| job.durability).max().unwrap_or(Durability::Now);
-    let synchronous = match durability {
-        Durability::WithNext => "NORMAL",
-        Durability::Now => "FULL",
-    };
-    if !connection.is_autocommit() {
-        // Work that panicked, or a commit that could be neither made nor taken back: nobody was
-        // told that it was kept, and it must not stand in the way of everything after it.
-        connection.execute_batch("ROLLBACK")?;
-    }
-    connection.pragma_update(None, "synchronous", synchronous)?;
-    let say = |words| connection.prepare_cached(words)?.execute([]).map(drop);
-    say("BEGIN IMMEDIATE")?;
-    let mut tell = Vec::with_capacity(jobs.len());
-    let done = jobs.into_iter().try_for_each(|job| {
-        say("SAVEPOINT job")?;
-        match (job.work)(connection) {
-            Some(answer) => tell.push(answer),
-            None => say("ROLLBACK TO job")?,
-        }
-        say("RELEASE job")
-    });
-    let committed = done.and_then(|()| say("COMMIT"));
-    if let Err(error) = committed {
-        // Whether or not the rollback succeeds, nobody is told that anything was kept.
-        let _ = connection.execute_batch("ROLLBACK");
-        return Err(error.into());
-    }
-    for answer in tell {
-        answer();
-    }
-    Ok(())
 }

@@ -82,7 +82,8 @@ fn govern(home: &Home, policy: &PolicySnapshot) {
     let run = RunId::from_random(random::bytes().unwrap());
     let request = request();
     let judgment = judgment(policy, &request);
-    let case = Case { run: &run, request: &request, judgment: &judgment };
+    let request_hash = request.hash().unwrap();
+    let case = Case { run: &run, request: &request, request_hash, judgment: &judgment };
     let issued = Notary { key: home.plane_key(), now }.issue(&case, &[]).unwrap();
     issued.contract.check_signature(Signer::Plane, home.plane_key().public()).unwrap();
     let mut chain = issued.chain;

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use warrant_plane::doors::{FileAnswer, FileCall, FileFault, WorkshopError};
+use warrant_plane::{Judgment, Note, Submission};
 use warrant_protocol::{Decision, Isolation, Outcome, Posture, RunId};
 use warrant_runner::run::Ended;
 use warrant_sandbox::{
@@ -50,9 +51,38 @@ pub(super) fn file(
 
 /// Has a change judged and leaves its receipt; nothing else happens.
 pub(super) fn note(shared: &Shared, ask: &Ask) -> Result<RunId, WorkshopError> {
+    if let Some(note) = allowed_note(shared, ask)? {
+        let kept = shared.desk.plane().keep(note);
+        return kept.map_err(|_| WorkshopError::Failed);
+    }
     let run = permitted(shared.desk.permit(ask))?;
     noted(shared, (&run, ask))?;
     Ok(run)
+}
+
+/// Writes down a change that policy allows at once, to be kept; nothing when it does not.
+pub(super) fn allowed_note(shared: &Shared, ask: &Ask) -> Result<Option<Note>, WorkshopError> {
+    let judgment = shared.desk.judge(ask).map_err(|_| WorkshopError::Failed)?;
+    match judgment.summary.decision {
+        Decision::Allow => write_down(shared, ask, judgment),
+        Decision::Ask | Decision::Deny => Ok(None),
+    }
+}
+
+/// Writes down that a call was judged so, to be kept; nothing when people are to be asked.
+pub(super) fn write_down(
+    shared: &Shared,
+    ask: &Ask,
+    judgment: Judgment,
+) -> Result<Option<Note>, WorkshopError> {
+    let submission = Submission {
+        request: ask.request.clone(),
+        principal: ask.principal.clone(),
+        idempotency_key: None,
+        approval_wait_ms: 1,
+    };
+    let note = shared.desk.plane().note(submission, judgment);
+    note.map_err(|_| WorkshopError::Failed)
 }
 
 /// Leaves the receipt of something permitted; nothing else happens.

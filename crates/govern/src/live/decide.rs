@@ -2,7 +2,7 @@
 
 use warrant_plane::doors::{Decided, Verdict, WorkshopError};
 use warrant_plane::random;
-use warrant_plane::{Judgment, Reception, Submission, reception::APPROVAL_WAIT_MS};
+use warrant_plane::{Judgment, Note, Reception, Submission, reception::APPROVAL_WAIT_MS};
 use warrant_protocol::{Decision, RunId};
 
 use super::Shared;
@@ -31,7 +31,7 @@ pub(super) fn decide(
         let judgment = shared.desk.judge(form).map_err(|_| WorkshopError::Failed)?;
         match judgment.summary.decision {
             Decision::Allow => {}
-            Decision::Deny => return denied(shared, form),
+            Decision::Deny => return denied(shared, form, judgment),
             Decision::Ask => asked = Some(merged(asked, judgment)),
         }
     }
@@ -40,8 +40,10 @@ pub(super) fn decide(
         let told = words(&["sandbox", "decide", &living.id]);
         let note = Some(format!("allowed once: {}", argv.join(" ")));
         let ask = asks::ask(&place, &Wish { note, ..wish(&told) })?;
-        let run = calls::note(shared, &ask)?;
-        return decided(run, Verdict::Allowed, Vec::new());
+        return match calls::allowed_note(shared, &ask)? {
+            Some(note) => noted(note, Verdict::Allowed, Vec::new()),
+            None => decided(calls::note(shared, &ask)?, Verdict::Allowed, Vec::new()),
+        };
     };
     let approved = shared.desk.approved_twin(line).map_err(|_| WorkshopError::Failed)?;
     if let Some(run) = approved {
@@ -51,7 +53,7 @@ pub(super) fn decide(
     }
     let reasons = judgment.summary.reasons.clone();
     match submit(shared, line, (judgment, APPROVAL_WAIT_MS))? {
-        Reception::AwaitingApproval { run, .. } | Reception::Repeated { run } => {
+        Reception::AwaitingApproval { run, .. } | Reception::Repeated { run, .. } => {
             decided(run, Verdict::Waiting, reasons)
         }
         Reception::Denied { run, .. } => decided(run, Verdict::Denied, reasons),
@@ -61,7 +63,13 @@ pub(super) fn decide(
 
 fn decided(run: RunId, verdict: Verdict, reasons: Vec<String>) -> Result<Decided, WorkshopError> {
     let at = random::now().map_err(|_| WorkshopError::Failed)?;
-    Ok(Decided { run, verdict, reasons, is_approved: false, at })
+    Ok(Decided { run, verdict, reasons, is_approved: false, at, note: None })
+}
+
+/// Returns a decision whose run is yet to be kept.
+fn noted(note: Note, verdict: Verdict, reasons: Vec<String>) -> Result<Decided, WorkshopError> {
+    let decided = decided(note.run().clone(), verdict, reasons)?;
+    Ok(Decided { note: Some(Box::new(note)), ..decided })
 }
 
 /// Everybody whom one of the forms needs is asked.
@@ -80,15 +88,11 @@ fn merged(before: Option<Judgment>, judgment: Judgment) -> Judgment {
     before
 }
 
-/// Leaves the evidence of a no.
-fn denied(shared: &Shared, form: &Ask) -> Result<Decided, WorkshopError> {
-    match permitted(shared.desk.permit(form)) {
-        Err(WorkshopError::Denied { run, reasons }) => decided(run, Verdict::Denied, reasons),
-        // The policy changed meanwhile: no allow of this call, whose forms are judged together.
-        Err(WorkshopError::Waiting { run, reasons }) => decided(run, Verdict::Waiting, reasons),
-        Ok(run) => decided(run, Verdict::Waiting, Vec::new()),
-        Err(other) => Err(other),
-    }
+/// Writes the evidence of a no.
+fn denied(shared: &Shared, form: &Ask, judgment: Judgment) -> Result<Decided, WorkshopError> {
+    let reasons = judgment.summary.reasons.clone();
+    let note = calls::write_down(shared, form, judgment)?.ok_or(WorkshopError::Failed)?;
+    noted(note, Verdict::Denied, reasons)
 }
 
 fn submit(

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::{FromRef, Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use axum::routing::{any, delete, get, post};
@@ -80,8 +80,24 @@ pub fn router(hall: Hall) -> Router {
         .with_state(desk)
 }
 
-fn guest(desk: &Desk, headers: &HeaderMap) -> Result<ActorRef, Response> {
-    let holder = reply::bearer(headers).and_then(|token| desk.hall.keeper.admit(token));
+impl FromRef<Desk> for Hall {
+    fn from_ref(desk: &Desk) -> Self {
+        desk.hall.clone()
+    }
+}
+
+extractor! {
+    /// Who calls.
+    Guest(ActorRef) by guest
+}
+
+extractor! {
+    /// Who calls, and the sandbox they name.
+    Visit((ActorRef, Sandbox)) by visit of id
+}
+
+fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
+    let holder = reply::bearer(headers).and_then(|token| hall.keeper.admit(token));
     holder.ok_or_else(|| {
         let text = "the token is missing or not good here";
         fault(StatusCode::UNAUTHORIZED, "authentication_error", ("UNAUTHORIZED", text))
@@ -150,18 +166,14 @@ struct Intent {
     model: String,
 }
 
-async fn decide(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Response {
-    let guest = match guest(&desk, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
+async fn decide(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> Response {
     let intent = match reply::object(&body).and_then(|body| intent(&body)) {
         Ok(intent) => intent,
         Err(message) => return invalid(&message),
     };
     let key = (intent.sandbox.clone(), intent.argv.join(" "));
     let decided = desk.hall.ask(move |workshop| {
-        let decided = workshop.decide(&guest, &intent.sandbox, &intent.argv)?;
+        let mut decided = workshop.decide(&guest, &intent.sandbox, &intent.argv)?;
         let text = completion(&decided, &intent);
         let entry = Entry {
             verdict: decided.verdict,
@@ -172,9 +184,13 @@ async fn decide(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Re
             ..Entry::allowed(Kind::Decision, decided.run.clone())
         };
         // INVARIANT: what is not recorded was not allowed.
-        let record = records::keep(workshop.plane(), (&intent.sandbox, &guest), entry)?;
+        let (plane, who) = (workshop.plane(), (intent.sandbox.as_str(), &guest));
+        let record = match decided.note.take() {
+            Some(note) => records::keep_noted(plane, who, entry, *note)?,
+            None => records::keep(plane, who, entry)?,
+        };
         let asked = (decided.verdict == Verdict::Waiting)
-            .then(|| reading::intent_hash(workshop.plane(), &decided.run));
+            .then(|| reading::intent_hash(plane, &decided.run));
         Ok((decided, record, text, asked.flatten()))
     });
     let (decided, record, text, asked) = match decided.await {
@@ -338,11 +354,7 @@ impl Grants {
     }
 }
 
-async fn create(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Response {
-    let guest = match guest(&desk, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
+async fn create(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> Response {
     let wish = reply::object(&body).and_then(|body| {
         if let Some(name) = unknown_member(&body, &["language", "timeout"]) {
             return Err(format!("{name} cannot be enforced here"));
@@ -386,19 +398,15 @@ async fn create(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Re
     }
 }
 
-fn visit(desk: &Desk, headers: &HeaderMap, id: &str) -> Result<(ActorRef, Sandbox), Response> {
-    let guest = guest(desk, headers)?;
-    match desk.hall.workshop.find(&guest, id) {
+fn visit(hall: &Hall, headers: &HeaderMap, id: &str) -> Result<(ActorRef, Sandbox), Response> {
+    let guest = guest(hall, headers)?;
+    match hall.workshop.find(&guest, id) {
         Ok(sandbox) => Ok((guest, sandbox)),
         Err(refusal) => Err(error(&refusal)),
     }
 }
 
-async fn destroy(State(desk): State<Desk>, headers: HeaderMap, Path(id): Path<String>) -> Response {
-    let (guest, sandbox) = match visit(&desk, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
+async fn destroy(State(desk): State<Desk>, Visit((guest, sandbox)): Visit) -> Response {
     {
         let mut grants = desk.grants.lock().unwrap_or_else(PoisonError::into_inner);
         grants.by_command.retain(|(of, _), _| *of != sandbox.id);
@@ -412,14 +420,9 @@ async fn destroy(State(desk): State<Desk>, headers: HeaderMap, Path(id): Path<St
 
 async fn execute(
     State(desk): State<Desk>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit((guest, sandbox)): Visit,
     body: Bytes,
 ) -> Response {
-    let (guest, sandbox) = match visit(&desk, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let wish = match reply::object(&body).and_then(|body| wish(&body)) {
         Ok(wish) => wish,
         Err(message) => return invalid(&message),
@@ -523,14 +526,9 @@ type Pairs = Query<std::collections::BTreeMap<String, String>>;
 
 async fn read_file(
     State(desk): State<Desk>,
-    headers: HeaderMap,
-    Path(id): Path<String>,
+    Visit((guest, sandbox)): Visit,
     Query(query): Pairs,
 ) -> Response {
-    let (guest, sandbox) = match visit(&desk, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let Some(path) = query.get("path").cloned() else { return invalid("path is missing") };
     let read = FileCall::Read { path };
     match desk.file((guest, sandbox), read).await {
@@ -545,14 +543,10 @@ async fn read_file(
 
 async fn write_file(
     State(desk): State<Desk>,
-    headers: HeaderMap,
-    (Path(id), Query(query)): (Path<String>, Pairs),
+    Visit((guest, sandbox)): Visit,
+    Query(query): Pairs,
     content: Bytes,
 ) -> Response {
-    let (guest, sandbox) = match visit(&desk, &headers, &id) {
-        Ok(visit) => visit,
-        Err(response) => return response,
-    };
     let Some(path) = query.get("path").cloned() else { return invalid("path is missing") };
     let write = FileCall::Write { path, content, mode: None };
     match desk.file((guest, sandbox), write).await {

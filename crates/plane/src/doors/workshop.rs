@@ -17,6 +17,7 @@ use warrant_protocol::{RunId, Timestamp};
 
 use crate::EmbeddedPlane;
 use crate::doors::process::Process;
+use crate::reception::Note;
 
 /// Through which door a call came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -452,7 +453,7 @@ pub trait Workshop: Send + Sync {
     ) -> Result<Arc<Process>, WorkshopError>;
 
     /// Decides about a command that a later call executes: as its words, as the line they make,
-    /// and as what that was meant to run.
+    /// and as what that was meant to run. Whoever asks keeps the [`Decided::note`].
     ///
     /// # Errors
     /// [`WorkshopError`] when nothing could be decided or kept; that is no allow.
@@ -492,7 +493,7 @@ pub enum EndsCommands {
     No,
 }
 
-/// A decision about a command; its run is kept.
+/// A decision about a command. It counts once its run is kept.
 #[derive(Debug, Clone)]
 pub struct Decided {
     /// The run with the record.
@@ -505,6 +506,9 @@ pub struct Decided {
     pub is_approved: bool,
     /// When.
     pub at: Timestamp,
+    /// The run as it is to be kept together with the record of its session; absent when it is
+    /// kept already.
+    pub note: Option<Box<Note>>,
 }
 
 /// What was decided.

@@ -59,7 +59,6 @@ pub(super) async fn submit(State(service): State<Shared>, request: Request) -> A
 impl PlaneService {
     fn receive(&self, priority: i32, submission: Submission) -> Answer {
         let now = random::now()?;
-        let asked = submission.request.hash().map_err(|error| HttpError::internal(&error))?;
         let (pool, agent_kind) =
             (submission.request.pool.clone(), submission.request.agent_kind.clone());
         let isolation = submission.request.isolation.unwrap_or(Isolation::Process);
@@ -89,9 +88,9 @@ impl PlaneService {
                 self.changes.tell(&run);
                 return Err(HttpError::policy_denied(judgment.summary.reasons, Some(run)));
             }
-            Reception::Repeated { run } => {
+            Reception::Repeated { run, request_hash } => {
                 let row = self.plane.store().run(&run)?;
-                if row.request_hash != asked {
+                if row.request_hash != request_hash {
                     let text = "the idempotency key was used for another request";
                     return Err(HttpError::conflict(text));
                 }

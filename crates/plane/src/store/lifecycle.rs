@@ -226,12 +226,15 @@ impl Store {
                 |row| Ok((row.get(0)?, row.get(1)?)),
             )?;
             let turn = queue::next_turn(connection, &pool, &requester)?;
-            connection.execute(
-                "UPDATE runs SET contract = ?, state = 'queued', turn = ?, updated_at = ?
-                 WHERE seq = ?",
-                params![contract, turn, at.unix_ms(), seq],
-            )?;
-            append_all(connection, seq, &run, &events)
+            connection
+                .execute("UPDATE papers SET contract = ? WHERE run = ?", params![contract, seq])?;
+            let count = connection
+                .prepare_cached(
+                    "UPDATE runs SET state = 'queued', turn = ?, updated_at = ? WHERE seq = ?
+                     RETURNING event_count",
+                )?
+                .query_row(params![turn, at.unix_ms(), seq], |row| row.get(0))?;
+            append_all(connection, (seq, count), (&run, &events))
         })
     }
 
@@ -249,26 +252,28 @@ impl Store {
     ) -> Result<(), StoreError> {
         let run = run.clone();
         self.write(owner.durability, move |connection| {
-            let changed = connection
+            let taken = connection
                 .prepare_cached(
                     "UPDATE runs SET state = 'leased', epoch = epoch + 1, owner = ?, runner = ?,
                        lease_until = ?, updated_at = ?
-                     WHERE id = ? AND epoch = ? AND state = 'queued'",
+                     WHERE id = ? AND epoch = ? AND state = 'queued'
+                     RETURNING seq, event_count, pool, turn",
                 )?
-                .execute(params![
-                    owner.liveness,
-                    owner.runner,
-                    owner.lease_until.unix_ms(),
-                    owner.at.unix_ms(),
-                    run.as_str(),
-                    epoch,
-                ])?;
-            if changed == 0 {
-                return Err(conflict(connection, &run));
-            }
-            let seq = seq_of(connection, &run)?;
-            queue::advance(connection, seq)?;
-            append_all(connection, seq, &run, &events)
+                .query_row(
+                    params![
+                        owner.liveness,
+                        owner.runner,
+                        owner.lease_until.unix_ms(),
+                        owner.at.unix_ms(),
+                        run.as_str(),
+                        epoch,
+                    ],
+                    Taken::of,
+                )
+                .optional()?;
+            let taken = taken.ok_or_else(|| conflict(connection, &run))?;
+            queue::advance(connection, &taken.pool, taken.turn)?;
+            append_all(connection, taken.place, (&run, &events))
         })
     }
 
@@ -284,27 +289,29 @@ impl Store {
     ) -> Result<(), StoreError> {
         let LeaseKey { run, epoch } = lease.clone();
         self.write(Durability::Now, move |connection| {
-            let changed = connection
+            let taken = connection
                 .prepare_cached(
                     "UPDATE runs SET state = 'running', epoch = ?5, owner = ?1, runner = ?2,
                        lease_until = ?3, updated_at = ?4
-                     WHERE id = ?6 AND epoch = ?5 - 1 AND state = 'queued'",
+                     WHERE id = ?6 AND epoch = ?5 - 1 AND state = 'queued'
+                     RETURNING seq, event_count, pool, turn",
                 )?
-                .execute(params![
-                    owner.liveness,
-                    owner.runner,
-                    owner.lease_until.unix_ms(),
-                    owner.at.unix_ms(),
-                    epoch,
-                    run.as_str(),
-                ])?;
-            if changed == 0 {
-                return Err(conflict(connection, &run));
-            }
-            let seq = seq_of(connection, &run)?;
-            queue::advance(connection, seq)?;
+                .query_row(
+                    params![
+                        owner.liveness,
+                        owner.runner,
+                        owner.lease_until.unix_ms(),
+                        owner.at.unix_ms(),
+                        epoch,
+                        run.as_str(),
+                    ],
+                    Taken::of,
+                )
+                .optional()?;
+            let taken = taken.ok_or_else(|| conflict(connection, &run))?;
+            queue::advance(connection, &taken.pool, taken.turn)?;
             let events = build(tick(connection, "starts")?)?;
-            append_all(connection, seq, &run, &events)
+            append_all(connection, taken.place, (&run, &events))
         })
     }
 
@@ -362,17 +369,17 @@ impl Store {
     ) -> Result<(), StoreError> {
         let LeaseKey { run, epoch } = lease.clone();
         self.write(Durability::Now, move |connection| {
-            let changed = connection.execute(
-                "UPDATE runs SET state = 'queued', owner = NULL, runner = NULL, lease_until = NULL,
-                   updated_at = ?
-                 WHERE id = ? AND epoch = ? AND state = 'leased'",
-                params![at.unix_ms(), run.as_str(), epoch],
-            )?;
-            if changed == 0 {
-                return Err(conflict(connection, &run));
-            }
-            let seq = seq_of(connection, &run)?;
-            append_all(connection, seq, &run, &events)
+            let place = connection
+                .prepare_cached(
+                    "UPDATE runs SET state = 'queued', owner = NULL, runner = NULL,
+                       lease_until = NULL, updated_at = ?
+                     WHERE id = ? AND epoch = ? AND state = 'leased'
+                     RETURNING seq, event_count",
+                )?
+                .query_row(params![at.unix_ms(), run.as_str(), epoch], place_row)
+                .optional()?;
+            let place = place.ok_or_else(|| conflict(connection, &run))?;
+            append_all(connection, place, (&run, &events))
         })
     }
 
@@ -422,18 +429,17 @@ impl Store {
     ) -> Result<(), StoreError> {
         let LeaseKey { run, epoch } = lease.clone();
         self.write(Durability::Now, move |connection| {
-            let changed = connection
+            let place = connection
                 .prepare_cached(
                     "UPDATE runs SET state = 'running', updated_at = ?
-                     WHERE id = ? AND epoch = ? AND state = 'leased'",
+                     WHERE id = ? AND epoch = ? AND state = 'leased'
+                     RETURNING seq, event_count",
                 )?
-                .execute(params![at.unix_ms(), run.as_str(), epoch])?;
-            if changed == 0 {
-                return Err(conflict(connection, &run));
-            }
-            let seq = seq_of(connection, &run)?;
+                .query_row(params![at.unix_ms(), run.as_str(), epoch], place_row)
+                .optional()?;
+            let place = place.ok_or_else(|| conflict(connection, &run))?;
             let events = build(tick(connection, "starts")?)?;
-            append_all(connection, seq, &run, &events)
+            append_all(connection, place, (&run, &events))
         })
     }
 
@@ -463,10 +469,10 @@ impl Store {
     ) -> Result<Appended, StoreError> {
         let LeaseKey { run, epoch } = lease.clone();
         self.write(durability, move |connection| {
-            let seq = held(connection, &run, epoch)?;
-            append_all(connection, seq, &run, &events)?;
-            let event_count = event_count(connection, seq)?;
-            Ok(Appended { event_count })
+            let place = held(connection, &run, epoch)?;
+            append_all(connection, place, (&run, &events))?;
+            let last = events.last().map_or(0, |last| last.seq + 1);
+            Ok(Appended { event_count: place.1.max(last) })
         })
     }
 
@@ -482,19 +488,23 @@ impl Store {
     ) -> Result<(), StoreError> {
         let run = run.clone();
         self.write(Durability::Now, move |connection| {
-            if has_receipt(connection, &run, &completion.receipt_hash)? {
-                return Ok(());
-            }
-            let seq = held(connection, &run, epoch)?;
+            let place = match held(connection, &run, epoch) {
+                Err(StoreError::Conflict { .. })
+                    if has_receipt(connection, &run, &completion.receipt_hash)? =>
+                {
+                    return Ok(());
+                }
+                held => held?,
+            };
             blobs::insert_all(connection, &completion.blobs, completion.at)?;
-            append_all(connection, seq, &run, &completion.events)?;
+            append_all(connection, place, (&run, &completion.events))?;
             insert_receipt(
                 connection,
-                seq,
+                place.0,
                 (&completion.receipt_hash, &completion.receipt),
                 completion.at,
             )?;
-            end(connection, seq, completion.state, completion.at)
+            end(connection, place.0, completion.state, completion.at)
         })
     }
 
@@ -507,20 +517,20 @@ impl Store {
     pub fn seal(&self, run: &RunId, epoch: u64, sealing: Sealing) -> Result<(), StoreError> {
         let run = run.clone();
         self.write(Durability::Now, move |connection| {
-            let seq: Option<i64> = connection
+            let place = connection
                 .prepare_cached(
-                    "SELECT seq FROM runs WHERE id = ? AND epoch = ?
+                    "SELECT seq, event_count FROM runs WHERE id = ? AND epoch = ?
                      AND state IN ('awaiting_approval', 'queued', 'leased', 'running', 'stopping')",
                 )?
-                .query_row(params![run.as_str(), epoch], |row| row.get(0))
+                .query_row(params![run.as_str(), epoch], place_row)
                 .optional()?;
-            let seq = seq.ok_or_else(|| conflict(connection, &run))?;
-            seal_run(connection, seq, &run, &sealing)
+            let place = place.ok_or_else(|| conflict(connection, &run))?;
+            seal_run(connection, place, &run, &sealing)
         })
     }
 }
 
-fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), StoreError> {
+pub(super) fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), StoreError> {
     let (state, contract, deadline) = match &run.entry {
         Entry::Queued { contract, .. } => (RunState::Queued, Some(contract), None),
         Entry::AwaitingApproval { deadline } => {
@@ -534,11 +544,10 @@ fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), StoreError> {
     };
     connection
         .prepare_cached(
-            "INSERT INTO runs (id, state, pool, agent_kind, isolation, prompt, requested_by,
-               request_hash, policy_hash, created_at, updated_at, deadline, judgment, request,
-               contract, idempotency, priority, turn, is_local)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10, ?11, ?12, ?13, ?14, ?15, ?16,
-               ?17, ?18)",
+            "INSERT INTO runs (id, state, pool, agent_kind, isolation, requested_by,
+               request_hash, policy_hash, created_at, updated_at, deadline, idempotency, priority,
+               turn, is_local)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9, ?10, ?11, ?12, ?13, ?14)",
         )?
         .execute(params![
             run.id.as_str(),
@@ -546,26 +555,27 @@ fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), StoreError> {
             run.pool,
             run.agent_kind,
             run.isolation,
-            run.prompt,
             run.requested_by,
             run.request_hash.as_bytes(),
             run.policy_hash.as_bytes(),
             run.created_at.unix_ms(),
             deadline,
-            run.judgment,
-            run.request,
-            contract,
             run.idempotency_key,
             run.priority,
             turn,
             run.is_local,
         ])?;
     let seq = connection.last_insert_rowid();
+    connection
+        .prepare_cached(
+            "INSERT INTO papers (run, prompt, judgment, request, contract) VALUES (?, ?, ?, ?, ?)",
+        )?
+        .execute(params![seq, run.prompt, run.judgment, run.request, contract])?;
     match &run.entry {
-        Entry::Queued { events, .. } => append_all(connection, seq, &run.id, events),
+        Entry::Queued { events, .. } => append_all(connection, (seq, 0), (&run.id, events)),
         Entry::AwaitingApproval { .. } => Ok(()),
         Entry::Sealed(sealing) => {
-            append_all(connection, seq, &run.id, &sealing.events)?;
+            append_all(connection, (seq, 0), (&run.id, &sealing.events))?;
             insert_receipt(connection, seq, (&sealing.receipt_hash, &sealing.receipt), sealing.at)
         }
     }
@@ -573,26 +583,46 @@ fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), StoreError> {
 
 fn seal_run(
     connection: &Connection,
-    seq: i64,
+    (seq, count): Place,
     run: &RunId,
     sealing: &Sealing,
 ) -> Result<(), StoreError> {
     if let Some(contract) = &sealing.contract {
-        connection.execute("UPDATE runs SET contract = ? WHERE seq = ?", params![contract, seq])?;
+        connection
+            .prepare_cached("UPDATE papers SET contract = ? WHERE run = ?")?
+            .execute(params![contract, seq])?;
     }
-    append_all(connection, seq, run, &sealing.events)?;
+    append_all(connection, (seq, count), (run, &sealing.events))?;
     insert_receipt(connection, seq, (&sealing.receipt_hash, &sealing.receipt), sealing.at)?;
     end(connection, seq, sealing.state, sealing.at)
 }
 
+/// A run's place in the order of arrival, and how many events its chain has.
+type Place = (i64, u64);
+
+fn place_row(row: &Row<'_>) -> rusqlite::Result<Place> {
+    Ok((row.get(0)?, row.get(1)?))
+}
+
+/// A run that just left the queue.
+struct Taken {
+    place: Place,
+    pool: String,
+    turn: i64,
+}
+
+impl Taken {
+    fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self { place: place_row(row)?, pool: row.get(2)?, turn: row.get(3)? })
+    }
+}
+
 fn append_all(
     connection: &Connection,
-    run_seq: i64,
-    run: &RunId,
-    events: &[EventRow],
+    (run_seq, mut count): Place,
+    (run, events): (&RunId, &[EventRow]),
 ) -> Result<(), StoreError> {
     let Some(last) = events.last() else { return Ok(()) };
-    let mut count = event_count(connection, run_seq)?;
     let mut insert = connection
         .prepare_cached("INSERT INTO events (run, seq, ts, hash, body) VALUES (?, ?, ?, ?, ?)")?;
     for event in events {
@@ -679,29 +709,15 @@ fn in_state(connection: &Connection, run: &RunId, states: &[RunState]) -> Result
     }
 }
 
-fn held(connection: &Connection, run: &RunId, epoch: u64) -> Result<i64, StoreError> {
-    let seq: Option<i64> = connection
+fn held(connection: &Connection, run: &RunId, epoch: u64) -> Result<Place, StoreError> {
+    let place = connection
         .prepare_cached(
-            "SELECT seq FROM runs WHERE id = ? AND epoch = ?
+            "SELECT seq, event_count FROM runs WHERE id = ? AND epoch = ?
              AND state IN ('leased', 'running', 'stopping')",
         )?
-        .query_row(params![run.as_str(), epoch], |row| row.get(0))
+        .query_row(params![run.as_str(), epoch], place_row)
         .optional()?;
-    seq.ok_or_else(|| conflict(connection, run))
-}
-
-fn seq_of(connection: &Connection, run: &RunId) -> Result<i64, StoreError> {
-    connection
-        .prepare_cached("SELECT seq FROM runs WHERE id = ?")?
-        .query_row([run.as_str()], |row| row.get(0))
-        .optional()?
-        .ok_or_else(|| StoreError::UnknownRun(run.to_string()))
-}
-
-fn event_count(connection: &Connection, run_seq: i64) -> Result<u64, StoreError> {
-    Ok(connection
-        .prepare_cached("SELECT event_count FROM runs WHERE seq = ?")?
-        .query_row([run_seq], |row| row.get(0))?)
+    place.ok_or_else(|| conflict(connection, run))
 }
 
 fn conflict(connection: &Connection, run: &RunId) -> StoreError {

@@ -76,8 +76,9 @@ impl Store {
                (SELECT json_group_array(value ->> 'name')
                   FROM json_each(judgment, '$.requirements')),
                request -> '$.continuation',
-               EXISTS (SELECT 1 FROM receipts WHERE run = runs.seq)
-             FROM runs WHERE seq IN ({chosen}) ORDER BY seq DESC"
+               EXISTS (SELECT 1 FROM receipts WHERE receipts.run = runs.seq)
+             FROM runs JOIN papers ON papers.run = runs.seq
+             WHERE seq IN ({chosen}) ORDER BY seq DESC"
         );
         let runs: Vec<SummaryRow> = self.read_aside(|connection| {
             let mut statement = connection.prepare_cached(&sql)?;

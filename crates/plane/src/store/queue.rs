@@ -51,8 +51,8 @@ impl Store {
                      OR coalesce(isolation, 'process') IN (SELECT value FROM json_each(?2)))
                    AND (?3 IS NULL OR agent_kind IN (SELECT value FROM json_each(?3)))
                    AND (?4 IS NULL OR NOT EXISTS (
-                     SELECT 1 FROM json_each(contract, '$.requiredPosture') AS wanted
-                     WHERE wanted.value NOT IN (SELECT value FROM json_each(?4))))
+                     SELECT 1 FROM papers, json_each(contract, '$.requiredPosture') AS wanted
+                     WHERE papers.run = runs.seq AND wanted.value NOT IN (SELECT value FROM json_each(?4))))
                  ORDER BY priority DESC, turn, seq LIMIT ?5",
             )?;
             let Abilities { isolations, agent_kinds, posture } = abilities;
@@ -98,16 +98,13 @@ pub(super) fn next_turn(
 }
 
 /// Moves the pool's present turn to that of a run that leaves the queue.
-pub(super) fn advance(connection: &Connection, run_seq: i64) -> Result<(), StoreError> {
-    let (pool, turn): (String, i64) = connection
-        .prepare_cached("SELECT pool, turn FROM runs WHERE seq = ?")?
-        .query_row([run_seq], |row| Ok((row.get(0)?, row.get(1)?)))?;
+pub(super) fn advance(connection: &Connection, pool: &str, turn: i64) -> Result<(), StoreError> {
     connection
         .prepare_cached(
             "INSERT INTO clocks (name, value) VALUES (?, ?)
              ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
         )?
-        .execute(params![clock_of(&pool), turn])?;
+        .execute(params![clock_of(pool), turn])?;
     Ok(())
 }
 

@@ -103,9 +103,13 @@ pub struct StoredEvent {
     pub event: EventRow,
 }
 
+/// What a [`RunRow`] is read from.
+const RUNS: &str = "runs JOIN papers ON papers.run = runs.seq";
+
 const COLUMNS: &str = "runs.seq, id, state, epoch, pool, agent_kind, isolation, prompt,
   requested_by, request_hash, policy_hash, runs.created_at, updated_at, deadline, judgment,
-  request, contract, runner, stop_by, event_count, EXISTS (SELECT 1 FROM receipts WHERE run = runs.seq)";
+  request, contract, runner, stop_by, event_count, 
+  EXISTS (SELECT 1 FROM receipts WHERE receipts.run = runs.seq)";
 
 impl Store {
     /// Returns one run.
@@ -115,7 +119,7 @@ impl Store {
     pub fn run(&self, id: &RunId) -> Result<RunRow, StoreError> {
         self.read(|connection| {
             connection
-                .prepare_cached(&format!("SELECT {COLUMNS} FROM runs WHERE id = ?"))?
+                .prepare_cached(&format!("SELECT {COLUMNS} FROM {RUNS} WHERE id = ?"))?
                 .query_row([id.as_str()], run_row)
                 .optional()?
                 .ok_or_else(|| StoreError::UnknownRun(id.to_string()))
@@ -132,13 +136,13 @@ impl Store {
         let runs: Vec<RunRow> = self.read_aside(|connection| match filter.state {
             None => {
                 let sql = format!(
-                    "SELECT {COLUMNS} FROM runs WHERE runs.seq < ? ORDER BY runs.seq DESC LIMIT ?"
+                    "SELECT {COLUMNS} FROM {RUNS} WHERE runs.seq < ? ORDER BY runs.seq DESC LIMIT ?"
                 );
                 collect(connection, &sql, params![before, limit])
             }
             Some(state) => {
                 let sql = format!(
-                    "SELECT {COLUMNS} FROM runs WHERE runs.seq < ? AND state = ?
+                    "SELECT {COLUMNS} FROM {RUNS} WHERE runs.seq < ? AND state = ?
                      ORDER BY runs.seq DESC LIMIT ?"
                 );
                 collect(connection, &sql, params![before, state.as_str(), limit])
@@ -188,7 +192,7 @@ impl Store {
     pub fn next_queued(&self, pool: &str) -> Result<Option<RunRow>, StoreError> {
         self.read(|connection| {
             let sql = format!(
-                "SELECT {COLUMNS} FROM runs WHERE state = 'queued' AND pool = ?
+                "SELECT {COLUMNS} FROM {RUNS} WHERE state = 'queued' AND pool = ?
                  ORDER BY priority DESC, turn, runs.seq LIMIT 1"
             );
             Ok(collect(connection, &sql, params![pool])?.pop())
@@ -202,7 +206,7 @@ impl Store {
     pub fn awaiting(&self, request_hash: &Digest) -> Result<Vec<RunRow>, StoreError> {
         self.read(|connection| {
             let sql = format!(
-                "SELECT {COLUMNS} FROM runs WHERE state = 'awaiting_approval'
+                "SELECT {COLUMNS} FROM {RUNS} WHERE state = 'awaiting_approval'
                  AND request_hash = ? ORDER BY runs.seq"
             );
             collect(connection, &sql, params![request_hash.as_bytes()])
@@ -216,7 +220,7 @@ impl Store {
     pub fn queued(&self, request_hash: &Digest) -> Result<Vec<RunRow>, StoreError> {
         self.read(|connection| {
             let sql = format!(
-                "SELECT {COLUMNS} FROM runs WHERE state = 'queued'
+                "SELECT {COLUMNS} FROM {RUNS} WHERE state = 'queued'
                  AND request_hash = ? ORDER BY runs.seq"
             );
             collect(connection, &sql, params![request_hash.as_bytes()])

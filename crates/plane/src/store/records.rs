@@ -1,4 +1,5 @@
-//! Records of foreign clients' sessions: what was decided and done, one after the other.
+//! Records of foreign clients' sessions: what was decided and done, one after the other; and
+//! reports of examinations that they asked for.
 //!
 //! A session has a clock of its own that only runs forward, also after a restart, and each record
 //! names the one before it. The store keeps and orders; what a record says, and its signature, are
@@ -7,7 +8,7 @@
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use warrant_protocol::{Digest, RunId, Timestamp};
 
-use super::lifecycle::{digest_column, timestamp_column};
+use super::lifecycle::{NewRun, digest_column, insert_run, timestamp_column};
 use super::{Durability, Store, StoreError, snapshots};
 
 /// A record that is to be kept.
@@ -51,19 +52,64 @@ pub struct SessionRow {
     pub lamport: u64,
 }
 
+/// How many reports of one owner are kept.
+const MOST_REPORTS: u32 = 64;
+
 impl Store {
+    /// Keeps a report that `owner` asked for; the oldest of many go.
+    ///
+    /// # Errors
+    /// [`StoreError`] when nothing could be kept.
+    pub fn keep_report(
+        &self,
+        (id, owner): (&str, &str),
+        body: String,
+        at: Timestamp,
+    ) -> Result<(), StoreError> {
+        let (id, owner) = (id.to_owned(), owner.to_owned());
+        self.write(Durability::Now, move |connection| {
+            connection.execute(
+                "INSERT INTO reports (id, owner, body, created_at) VALUES (?, ?, ?, ?)",
+                params![id, owner, body, at.unix_ms()],
+            )?;
+            connection.execute(
+                "DELETE FROM reports WHERE id IN (SELECT id FROM reports WHERE owner = ?
+                   ORDER BY created_at DESC, id LIMIT -1 OFFSET ?)",
+                params![owner, MOST_REPORTS],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Returns a report, if this owner has it.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be read.
+    pub fn report(&self, id: &str, owner: &str) -> Result<Option<String>, StoreError> {
+        self.read_aside(|connection| {
+            let mut statement =
+                connection.prepare_cached("SELECT body FROM reports WHERE id = ? AND owner = ?")?;
+            Ok(statement.query_row([id, owner], |row| row.get(0)).optional()?)
+        })
+    }
+
     /// Keeps the next record of a session of `owner`: `make` is told its place and the digest of
-    /// the record before it. One commit, and on the disk when it returns.
+    /// the record before it. The run that it tells of is kept with it unless it is kept already.
+    /// One commit, and on the disk when it returns.
     ///
     /// # Errors
     /// [`StoreError`] when nothing could be kept.
     pub fn record(
         &self,
         (session, owner): (&str, &str),
+        run: Option<NewRun>,
         make: impl FnOnce(u64, Option<Digest>) -> NewRecord + Send + 'static,
     ) -> Result<RecordRow, StoreError> {
         let (session, owner) = (session.to_owned(), owner.to_owned());
         self.write(Durability::Now, move |connection| {
+            if let Some(run) = &run {
+                insert_run(connection, run)?;
+            }
             let lamport = snapshots::tick(connection, &format!("helm:{session}"))?;
             let previous = last_hash(connection, &session)?;
             let NewRecord { run, body, hash, signature, at } = make(lamport, previous);

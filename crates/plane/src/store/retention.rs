@@ -50,7 +50,7 @@ impl Store {
                  AND state IN ('denied', 'completed', 'failed', 'cancelled', 'lost', 'expired')",
                 [ended_before.unix_ms()],
             )?;
-            for table in ["events", "receipts", "approvals"] {
+            for table in ["events", "receipts", "approvals", "papers"] {
                 let sql = format!("DELETE FROM {table} WHERE run IN (SELECT run FROM sweeping)");
                 connection.execute(&sql, [])?;
             }
@@ -112,10 +112,11 @@ impl Store {
         let (mut named, envelopes) = self.read_aside(|connection| {
             let mut named = HashSet::new();
             for query in [
-                "SELECT request ->> '$.workspace.bundleHash' FROM runs",
-                "SELECT request ->> '$.workspace.dirtyDiffHash' FROM runs",
+                "SELECT request ->> '$.workspace.bundleHash' FROM runs JOIN papers ON papers.run = runs.seq",
+                "SELECT request ->> '$.workspace.dirtyDiffHash' FROM runs JOIN papers ON papers.run = runs.seq",
                 "SELECT file.value ->> 'hash'
-                 FROM runs, json_each(request, '$.workspace.untrackedFiles') AS file",
+                 FROM runs JOIN papers ON papers.run = runs.seq,
+                 json_each(request, '$.workspace.untrackedFiles') AS file",
                 "SELECT kept.value FROM runs JOIN receipts ON receipts.run = runs.seq,
                  json_each(receipts.body, '$.workspaceOut.artifactHashes') AS kept",
                 "SELECT kept.value ->> 'contentHash'
@@ -126,13 +127,14 @@ impl Store {
             }
             for member in ["hash", "contentHash"] {
                 let sql = format!(
-                    "SELECT body ->> '$.event.{member}' FROM events JOIN runs ON runs.seq = run
+                    "SELECT body ->> '$.event.{member}' FROM events JOIN runs ON runs.seq = events.run
                      {STILL_KEPT} AND state IN ('queued', 'leased', 'running', 'stopping')"
                 );
                 collect(connection, &mut named, &sql, ended_before)?;
             }
             let mut envelopes = HashSet::new();
-            let query = "SELECT request ->> '$.continuation.envelopeHash' FROM runs";
+            let query = "SELECT request ->> '$.continuation.envelopeHash'
+                         FROM runs JOIN papers ON papers.run = runs.seq";
             let sql = format!("{query} {STILL_KEPT}");
             collect(connection, &mut envelopes, &sql, ended_before)?;
             Ok((named, envelopes))

@@ -8,7 +8,7 @@ use super::StoreError;
 use crate::files::FileLock;
 
 /// The schema this program writes.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 const V1: &str = "
 CREATE TABLE runs (
@@ -187,6 +187,44 @@ CREATE INDEX runs_by_agent ON runs (agent_kind, seq, pool, requested_by);
 PRAGMA user_version = 4;
 ";
 
+/// What of a run never changes lies beside it, so that a change of state writes a short row; lists
+/// narrowed by a state need no row that they do not show; and reports of examinations.
+const V5: &str = "
+CREATE TABLE papers (
+  run INTEGER PRIMARY KEY,
+  prompt TEXT NOT NULL,
+  judgment TEXT NOT NULL,
+  request TEXT NOT NULL,
+  contract TEXT
+) STRICT;
+INSERT INTO papers SELECT seq, prompt, judgment, request, contract FROM runs;
+DROP TRIGGER contracts_stay;
+ALTER TABLE runs DROP COLUMN prompt;
+ALTER TABLE runs DROP COLUMN judgment;
+ALTER TABLE runs DROP COLUMN request;
+ALTER TABLE runs DROP COLUMN contract;
+CREATE TRIGGER requests_stay BEFORE UPDATE OF request_hash ON runs
+  WHEN NEW.request_hash IS NOT OLD.request_hash
+  BEGIN SELECT RAISE(ABORT, 'a request and a contract never change'); END;
+CREATE TRIGGER papers_stay BEFORE UPDATE ON papers
+  WHEN OLD.contract IS NOT NULL OR NEW.request IS NOT OLD.request
+       OR NEW.prompt IS NOT OLD.prompt OR NEW.judgment IS NOT OLD.judgment
+  BEGIN SELECT RAISE(ABORT, 'a request and a contract never change'); END;
+CREATE TRIGGER papers_last BEFORE DELETE ON papers
+  WHEN OLD.run NOT IN (SELECT run FROM sweeping)
+  BEGIN SELECT RAISE(ABORT, 'runs are append-only'); END;
+DROP INDEX runs_by_state;
+CREATE INDEX runs_by_state ON runs (state, seq, pool, requested_by, agent_kind);
+CREATE TABLE reports (
+  id TEXT PRIMARY KEY,
+  owner TEXT NOT NULL,
+  body TEXT NOT NULL,
+  created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX reports_by_owner ON reports (owner, created_at, id);
+PRAGMA user_version = 5;
+";
+
 /// Brings the database to the schema we write; refuses one that is newer.
 pub(super) fn prepare(
     connection: &Connection,
@@ -202,10 +240,11 @@ pub(super) fn prepare(
     connection.execute_batch("BEGIN IMMEDIATE")?;
     // Another process may have been faster.
     let result = match version(connection)? {
-        0 => connection.execute_batch(&[V1, V2, V3, V4].concat()),
-        1 => connection.execute_batch(&[V2, V3, V4].concat()),
-        2 => connection.execute_batch(&[V3, V4].concat()),
-        3 => connection.execute_batch(V4),
+        0 => connection.execute_batch(&[V1, V2, V3, V4, V5].concat()),
+        1 => connection.execute_batch(&[V2, V3, V4, V5].concat()),
+        2 => connection.execute_batch(&[V3, V4, V5].concat()),
+        3 => connection.execute_batch(&[V4, V5].concat()),
+        4 => connection.execute_batch(V5),
         VERSION => Ok(()),
         found => {
             connection.execute_batch("ROLLBACK")?;

@@ -4,10 +4,10 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 
 use warrant_plane::store::{
-    Abilities, Completion, Durability, Entry, ListingFilter, RunFilter, Store, StoreError,
-    Submitted,
+    Abilities, Completion, Durability, Entry, ListingFilter, NewRecord, RunFilter, Store,
+    StoreError, Submitted,
 };
-use warrant_protocol::{Digest, RunState};
+use warrant_protocol::{Digest, RunId, RunState};
 
 use crate::support::{at, event, lease, new_run, owner, queued, run_id, store};
 
@@ -93,8 +93,10 @@ fn what_a_run_left_behind_cannot_be_changed_even_with_sql() {
         "UPDATE receipts SET body = 'x'",
         "DELETE FROM receipts",
         "DELETE FROM runs",
-        "UPDATE runs SET contract = 'x'",
-        "UPDATE runs SET request = 'x'",
+        "UPDATE runs SET request_hash = zeroblob(32)",
+        "UPDATE papers SET contract = 'x'",
+        "UPDATE papers SET request = 'x'",
+        "DELETE FROM papers",
     ] {
         assert!(raw.execute(sql, []).is_err(), "{sql}");
     }
@@ -170,6 +172,95 @@ fn the_files_of_the_store_are_only_the_owners() {
 }
 
 #[test]
+fn a_store_of_the_version_before_keeps_what_it_holds() {
+    let (dir, store) = store();
+    let (run, other) = (run_id(1), run_id(2));
+    queued(&store, &run);
+    store
+        .submit(new_run(&other, Entry::AwaitingApproval { deadline: at(9) }), Durability::Now)
+        .unwrap();
+    let before = [store.run(&run).unwrap(), store.run(&other).unwrap()];
+    drop(store);
+    let raw = rusqlite::Connection::open(dir.path().join("plane.db")).unwrap();
+    raw.execute_batch(
+        "ALTER TABLE runs ADD COLUMN prompt TEXT NOT NULL DEFAULT '';
+         ALTER TABLE runs ADD COLUMN judgment TEXT NOT NULL DEFAULT '';
+         ALTER TABLE runs ADD COLUMN request TEXT NOT NULL DEFAULT '';
+         ALTER TABLE runs ADD COLUMN contract TEXT;
+         UPDATE runs SET (prompt, judgment, request, contract) =
+           (SELECT prompt, judgment, request, contract FROM papers WHERE run = runs.seq);
+         DROP TABLE papers;
+         DROP TABLE reports;
+         DROP TRIGGER requests_stay;
+         CREATE TRIGGER contracts_stay BEFORE UPDATE OF contract, request, request_hash ON runs
+           WHEN OLD.contract IS NOT NULL OR NEW.request IS NOT OLD.request
+           BEGIN SELECT RAISE(ABORT, 'a request and a contract never change'); END;
+         DROP INDEX runs_by_state;
+         CREATE INDEX runs_by_state ON runs (state, seq);
+         PRAGMA user_version = 4;",
+    )
+    .unwrap();
+    drop(raw);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!([store.run(&run).unwrap(), store.run(&other).unwrap()], before);
+    store.claim(&run, 0, (owner(), Vec::new())).unwrap();
+}
+
+#[test]
+fn reports_stay_and_are_their_owners_own() {
+    let (dir, store) = store();
+    for number in 0..66_u64 {
+        store.keep_report((&format!("r{number}"), "a"), "{}".into(), at(number)).unwrap();
+    }
+    store.keep_report(("other", "b"), "{}".into(), at(0)).unwrap();
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    let has = |id: &str, owner: &str| store.report(id, owner).unwrap().is_some();
+    assert!(has("r65", "a") && has("r2", "a") && has("other", "b"));
+    assert!(!has("r0", "a") && !has("r1", "a"), "the oldest go");
+    assert!(!has("other", "a") && !has("r65", "b"), "another owner's report does not exist");
+}
+
+#[test]
+fn a_run_and_its_record_are_kept_together_or_not_at_all() {
+    let (_dir, store) = store();
+    let record = |run: &RunId| {
+        let told = NewRecord {
+            run: run.clone(),
+            body: run.to_string(),
+            hash: Digest::of(run.as_str().as_bytes()),
+            signature: String::new(),
+            at: at(1),
+        };
+        let run = new_run(run, Entry::AwaitingApproval { deadline: at(9) });
+        store.record(("s", "a"), Some(run), move |_, _| told)
+    };
+    assert_eq!(record(&run_id(1)).unwrap().lamport, 1);
+    // A run that cannot be kept takes its record with it, and the clock stands still.
+    assert!(record(&run_id(1)).is_err());
+    assert_eq!(record(&run_id(2)).unwrap().lamport, 2);
+    assert_eq!(store.records(("s", "a"), (0, 10)).unwrap().len(), 2);
+    assert_eq!(store.live().unwrap().len(), 2);
+}
+
+#[test]
+fn work_that_panics_holds_up_no_other_writer() {
+    let (_dir, store) = store();
+    let broken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        store.record(("s", "a"), None, |_, _| panic!("in the middle of a commit"))
+    }));
+    assert!(broken.is_err());
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let store = &store;
+            scope.spawn(move || queued(store, &run_id(thread)));
+        }
+    });
+    assert_eq!(store.live().unwrap().len(), 4);
+    assert_eq!(store.records(("s", "a"), (0, 10)).unwrap(), [], "nothing of it was kept");
+}
+
+#[test]
 fn a_newer_store_is_refused() {
     let (dir, store) = store();
     drop(store);
@@ -222,17 +313,19 @@ fn a_page_of_many_runs_costs_what_it_shows() {
     connection
         .execute_batch(&format!(
             "WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < {many})
-             INSERT INTO runs (id, state, pool, agent_kind, prompt, requested_by, request_hash,
-               policy_hash, created_at, updated_at, judgment, request, contract)
+             INSERT INTO runs (id, state, pool, agent_kind, requested_by, request_hash,
+               policy_hash, created_at, updated_at)
              SELECT 'run_' || n,
                CASE n % 20 WHEN 0 THEN 'failed' WHEN 1 THEN 'denied' WHEN 2 THEN 'lost'
                  ELSE 'completed' END,
                CASE WHEN n % 1000 = 3 THEN 'rare' ELSE 'default' END,
                CASE n % 2 WHEN 0 THEN 'command' ELSE 'codex' END,
-               'task ' || n, 'human:' || (n % 7), zeroblob(32), zeroblob(32), n, n,
-               '{{\"requirements\":[]}}', '{{\"pad\":\"' || hex(zeroblob(300)) || '\"}}',
-               hex(zeroblob(500))
-             FROM number;"
+               'human:' || (n % 7), zeroblob(32), zeroblob(32), n, n
+             FROM number;
+             INSERT INTO papers (run, prompt, judgment, request, contract)
+             SELECT seq, 'task ' || seq, '{{\"requirements\":[]}}',
+               '{{\"pad\":\"' || hex(zeroblob(300)) || '\"}}', hex(zeroblob(500))
+             FROM runs;"
         ))
         .unwrap();
     drop(connection);
@@ -259,6 +352,22 @@ fn a_page_of_many_runs_costs_what_it_shows() {
             "rare pool and states",
             ListingFilter { states: bad, ..texts(Some("rare"), None, None) },
             0,
+        ),
+        (
+            "pool, agent and a state that nearly all have",
+            ListingFilter {
+                states: vec![RunState::Completed],
+                ..texts(Some("rare"), None, Some("codex"))
+            },
+            100,
+        ),
+        (
+            "all four",
+            ListingFilter {
+                states: vec![RunState::Completed],
+                ..texts(Some("rare"), Some("human:3"), Some("codex"))
+            },
+            15,
         ),
         ("all at once", texts(Some("rare"), Some("human:3"), Some("codex")), 15),
     ];

@@ -286,7 +286,7 @@ fn asking_runs_nothing_and_the_same_request_waits_once() {
     let ask = || house.submit(request("echo hello"), |_| judgment(Decision::Ask));
     let Reception::AwaitingApproval { run, .. } = ask() else { panic!("not waiting") };
     assert!(house.plane.lease(&run).is_err());
-    let Reception::Repeated { run: again } = ask() else { panic!("a second one waits") };
+    let Reception::Repeated { run: again, .. } = ask() else { panic!("a second one waits") };
     assert_eq!(run, again);
     assert!(matches!(house.submit(request("true"), allow), Reception::Queued { .. }));
 }

@@ -4,13 +4,13 @@
 //! The SDK sends no token when it has a pack verified, so that needs none: it reads nothing but
 //! what was sent and this home's public keys, one pack at a time.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Multipart, Path, Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
 use base64::Engine as _;
@@ -22,7 +22,7 @@ use warrant_protocol::{Digest, PublicKey, RunId, canonicalize};
 
 use super::pack::{Files, pack, unpack};
 use super::records::spelled;
-use super::{Desk, error, evidence, fault, guest, invalid, records};
+use super::{Desk, Guest, error, evidence, fault, invalid, records};
 use crate::doors::reply::{self, text, unknown_member};
 use crate::doors::{ExamLevel, WorkshopError};
 use crate::{Approved, EmbeddedPlane, random};
@@ -33,27 +33,18 @@ const MOST_PACK_BYTES: usize = 16 * 1024 * 1024;
 const MOST_RECEIPTS: u32 = 1_000;
 /// Sessions in one answer.
 const MOST_SESSIONS: u32 = 1_000;
-/// Reports that are remembered.
-const MOST_REPORTS: usize = 64;
 
-/// Examinations of the boundary, one at a time, and their last reports; packs one at a time, too.
+/// Examinations of the boundary, one at a time; packs one at a time, too.
 #[derive(Clone)]
 pub(super) struct Exams {
     examining: Arc<Semaphore>,
     verifying: Arc<Semaphore>,
-    reports: Arc<Mutex<VecDeque<Report>>>,
-}
-
-struct Report {
-    id: String,
-    owner: ActorRef,
-    body: Value,
 }
 
 impl Default for Exams {
     fn default() -> Self {
         let one = || Arc::new(Semaphore::new(1));
-        Self { examining: one(), verifying: one(), reports: Arc::default() }
+        Self { examining: one(), verifying: one() }
     }
 }
 
@@ -112,11 +103,7 @@ fn number(
     Ok(number.min(most))
 }
 
-async fn sessions(State(desk): State<Desk>, headers: HeaderMap, Query(pairs): Pairs) -> Response {
-    let guest = match guest(&desk, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
+async fn sessions(State(desk): State<Desk>, Guest(guest): Guest, Query(pairs): Pairs) -> Response {
     let page = number(&pairs, "limit", (50, MOST_SESSIONS))
         .and_then(|limit| Ok((limit, number(&pairs, "offset", (0, u32::MAX))?)));
     let page = match page {
@@ -146,13 +133,9 @@ async fn sessions(State(desk): State<Desk>, headers: HeaderMap, Query(pairs): Pa
 
 async fn receipts(
     State(desk): State<Desk>,
-    headers: HeaderMap,
+    Guest(guest): Guest,
     (Path(session), Query(pairs)): (Path<String>, Pairs),
 ) -> Response {
-    let guest = match guest(&desk, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
     let page = number(&pairs, "after", (0, u32::MAX))
         .and_then(|after| Ok((after, number(&pairs, "limit", (MOST_RECEIPTS, MOST_RECEIPTS))?)));
     let (after, limit) = match page {
@@ -177,13 +160,9 @@ async fn receipts(
 
 async fn receipt(
     State(desk): State<Desk>,
-    headers: HeaderMap,
+    Guest(guest): Guest,
     Path(hash): Path<String>,
 ) -> Response {
-    let guest = match guest(&desk, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
     let Some(digest) = digest(&hash) else { return missing("there is no such receipt") };
     let row = desk.hall.ask(move |workshop| {
         let store = workshop.plane().store();
@@ -205,11 +184,7 @@ fn missing(message: &str) -> Response {
     fault(StatusCode::NOT_FOUND, "not_found", ("DENY_TOOL_NOT_FOUND", message))
 }
 
-async fn export(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Response {
-    let guest = match guest(&desk, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
+async fn export(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> Response {
     let wish = reply::object(&body).and_then(|body| {
         if let Some(name) = unknown_member(&body, &["session_id", "format"]) {
             return Err(format!("{name} is not served here"));
@@ -281,11 +256,7 @@ pub(super) fn intent_hash(plane: &EmbeddedPlane, run: &RunId) -> Option<Digest> 
     Some(Digest::of(canonicalize(&intent).as_bytes()))
 }
 
-async fn approve(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Response {
-    let guest = match guest(&desk, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
+async fn approve(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> Response {
     let wish = reply::object(&body).and_then(|body| {
         let known = ["intent_hash", "signature_b64", "public_key_b64"];
         if let Some(name) = unknown_member(&body, &known) {
@@ -377,11 +348,7 @@ fn taken(run: &RunId, approved: &Approved, (actor, intent): (&ActorRef, Digest))
     reply::with_receipt(reply::json(StatusCode::OK, &body), Some(run))
 }
 
-async fn examine(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> Response {
-    let guest = match guest(&desk, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
+async fn examine(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> Response {
     let wish = reply::object(&body).and_then(|body| {
         if let Some(name) = unknown_member(&body, &["level", "profile"]) {
             return Err(format!("{name} is not served here"));
@@ -427,22 +394,28 @@ async fn examine(State(desk): State<Desk>, headers: HeaderMap, body: Bytes) -> R
         "failed": failed,
         "details": details,
     });
-    let mut reports = desk.exams.reports.lock().unwrap_or_else(PoisonError::into_inner);
-    if reports.len() >= MOST_REPORTS {
-        reports.pop_front();
+    let text = body.to_string();
+    let kept = desk.hall.ask(move |workshop| {
+        let now = random::now().map_err(|_| WorkshopError::Failed)?;
+        let store = workshop.plane().store();
+        let kept = store.keep_report((&id, &guest.label()), text, now);
+        kept.map_err(|_| WorkshopError::Failed)
+    });
+    match kept.await {
+        Ok(()) => reply::json(StatusCode::OK, &body),
+        Err(refusal) => error(&refusal),
     }
-    reports.push_back(Report { id, owner: guest, body: body.clone() });
-    reply::json(StatusCode::OK, &body)
 }
 
-async fn report(State(desk): State<Desk>, headers: HeaderMap, Path(id): Path<String>) -> Response {
-    let guest = match guest(&desk, &headers) {
-        Ok(guest) => guest,
-        Err(response) => return response,
-    };
-    let reports = desk.exams.reports.lock().unwrap_or_else(PoisonError::into_inner);
-    match reports.iter().find(|report| report.id == id && report.owner == guest) {
-        Some(report) => reply::json(StatusCode::OK, &report.body),
-        None => missing("there is no such report"),
+async fn report(State(desk): State<Desk>, Guest(guest): Guest, Path(id): Path<String>) -> Response {
+    let found = desk.hall.ask(move |workshop| {
+        let store = workshop.plane().store();
+        store.report(&id, &guest.label()).map_err(|_| WorkshopError::Failed)
+    });
+    match found.await {
+        Ok(Some(text)) => reply::bytes(StatusCode::OK, "application/json", text),
+        // The reports of others do not exist.
+        Ok(None) => missing("there is no such report"),
+        Err(refusal) => error(&refusal),
     }
 }

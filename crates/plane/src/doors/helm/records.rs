@@ -9,6 +9,8 @@
 //! A record names its run; the run's bundle is the proof of what happened, the record is the proof
 //! of the order. Commands are told as digests: their words are in the runs.
 
+use std::fmt::Write as _;
+
 use serde_json::{Map, Value, json};
 use warrant_protocol::request::ActorRef;
 use warrant_protocol::{Digest, RunId, Timestamp, canonicalize};
@@ -16,7 +18,8 @@ use warrant_protocol::{Digest, RunId, Timestamp, canonicalize};
 use crate::EmbeddedPlane;
 use crate::doors::{Verdict, WorkshopError};
 use crate::random;
-use crate::store::{NewRecord, RecordRow};
+use crate::reception::Note;
+use crate::store::{NewRecord, NewRun, RecordRow};
 
 pub(crate) const VERSION: &str = "warrant.record.v1";
 
@@ -77,11 +80,31 @@ impl Entry {
 /// Keeps a record; without it nothing is allowed.
 pub(crate) fn keep(
     plane: &EmbeddedPlane,
-    (session, guest): (&str, &ActorRef),
+    who: (&str, &ActorRef),
     entry: Entry,
 ) -> Result<RecordRow, WorkshopError> {
-    let at = random::now().map_err(|_| WorkshopError::Failed)?;
     let receipt = plane.store().receipt_hash(&entry.run).map_err(|_| WorkshopError::Failed)?;
+    keep_with(plane, who, (entry, receipt), None)
+}
+
+/// Keeps a record together with the run that it tells of.
+pub(crate) fn keep_noted(
+    plane: &EmbeddedPlane,
+    who: (&str, &ActorRef),
+    entry: Entry,
+    note: Note,
+) -> Result<RecordRow, WorkshopError> {
+    let Note { run, receipt } = note;
+    keep_with(plane, who, (entry, Some(receipt)), Some(run))
+}
+
+fn keep_with(
+    plane: &EmbeddedPlane,
+    (session, guest): (&str, &ActorRef),
+    (entry, receipt): (Entry, Option<Digest>),
+    run: Option<NewRun>,
+) -> Result<RecordRow, WorkshopError> {
+    let at = random::now().map_err(|_| WorkshopError::Failed)?;
     let key = plane.home().plane_key().clone();
     let (owner, told) = (guest.label(), session.to_owned());
     let principal = owner.clone();
@@ -89,10 +112,19 @@ pub(crate) fn keep(
         let body = body(&entry, (&told, &principal), (lamport, previous), (at, receipt));
         let body = canonicalize(&body);
         let signature = key.sign(body.as_bytes());
-        let signature = signature.iter().map(|byte| format!("{byte:02x}")).collect();
+        let signature = hex(&signature);
         NewRecord { run: entry.run, hash: Digest::of(body.as_bytes()), body, signature, at }
     };
-    plane.store().record((session, &owner), make).map_err(|_| WorkshopError::Failed)
+    plane.store().record((session, &owner), run, make).map_err(|_| WorkshopError::Failed)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Writing to a text does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 fn body(
