@@ -234,8 +234,8 @@ impl Notary<'_> {
         let sealer = Sealer::Plane { key_id: self.key.public().id().clone() };
         let body = fold(&contract, &chain, &sealer)?;
         // The plane stands in for the runner, and says so in `sealedBy`.
-        let receipt = Signed::seal(&body, Signer::Runner, self.key)?;
-        let receipt = receipt.countersign(Signer::Plane, self.key)?;
+        let roles = [Signer::Runner, Signer::Plane];
+        let receipt = Signed::seal_in_roles(&body, &roles, self.key)?;
         Ok(SealedRun { contract, chain, receipt })
     }
 

@@ -152,6 +152,18 @@ impl<T: SignedBody> Signed<T> {
     /// # Errors
     /// [`InvalidSigned`] when the body holds something we do not sign.
     pub fn seal(body: &T, signer: Signer, key: &SigningKey) -> Result<Self, InvalidSigned> {
+        Self::seal_in_roles(body, &[signer], key)
+    }
+
+    /// Writes and signs a new object in several roles of one key, which has one signature for it.
+    ///
+    /// # Errors
+    /// [`InvalidSigned`] when the body holds something we do not sign.
+    pub fn seal_in_roles(
+        body: &T,
+        signers: &[Signer],
+        key: &SigningKey,
+    ) -> Result<Self, InvalidSigned> {
         let value = json::to_value(body).map_err(members::<T>)?;
         json::check_signable(&value)
             .map_err(|cause| InvalidSigned::Unsignable { name: T::NAME, cause })?;
@@ -162,8 +174,12 @@ impl<T: SignedBody> Signed<T> {
         raw.insert("signatures".to_owned(), Value::Array(Vec::new()));
         let hash = Digest::of(canonicalize_without(&raw, "signatures").as_bytes());
         // What was just written down needs no second look.
-        let signed = Self { raw, body: body.clone(), signatures: Vec::new(), hash };
-        signed.countersign(signer, key)
+        let mut signed = Self { raw, body: body.clone(), signatures: Vec::new(), hash };
+        let sig = signed.signature_of(key);
+        for signer in signers {
+            signed.add(*signer, key, sig)?;
+        }
+        Ok(signed)
     }
 
     /// Returns the object with one more signature over the same payload.
@@ -171,7 +187,21 @@ impl<T: SignedBody> Signed<T> {
     /// # Errors
     /// [`InvalidSigned`] when the signature has no JSON form.
     pub fn countersign(mut self, signer: Signer, key: &SigningKey) -> Result<Self, InvalidSigned> {
-        let sig = SignatureText(key.sign(self.hash.to_hex().as_bytes()));
+        let sig = self.signature_of(key);
+        self.add(signer, key, sig)?;
+        Ok(self)
+    }
+
+    fn signature_of(&self, key: &SigningKey) -> SignatureText {
+        SignatureText(key.sign(self.hash.to_hex().as_bytes()))
+    }
+
+    fn add(
+        &mut self,
+        signer: Signer,
+        key: &SigningKey,
+        sig: SignatureText,
+    ) -> Result<(), InvalidSigned> {
         let key_id = key.public().id().clone();
         let entry = SignatureEntry { key_id, alg: Algorithm::Ed25519, signer, sig };
         let json = json::to_value(&entry).map_err(members::<T>)?;
@@ -182,7 +212,7 @@ impl<T: SignedBody> Signed<T> {
                 self.raw.insert("signatures".to_owned(), Value::Array(vec![json]));
             }
         }
-        Ok(self)
+        Ok(())
     }
 
     /// Checks the first signature made in the role `signer` against `key`.
