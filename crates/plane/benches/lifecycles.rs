@@ -48,6 +48,11 @@ impl Http {
 
     fn call(&mut self, method: &str, path: &str, token: &str, body: &Value) -> Value {
         let body = if body.is_null() { String::new() } else { body.to_string() };
+        serde_json::from_slice(&self.send(method, path, token, &body)).unwrap()
+    }
+
+    /// Sends a request and returns the body of the answer, which must be a good one.
+    fn send(&mut self, method: &str, path: &str, token: &str, body: &str) -> Vec<u8> {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\
              content-length: {}\r\n\r\n{body}",
@@ -75,7 +80,7 @@ impl Http {
             "{method} {path}: {status}{}",
             String::from_utf8_lossy(&answer)
         );
-        serde_json::from_slice(&answer).unwrap()
+        answer
     }
 }
 
@@ -119,22 +124,23 @@ impl Runner {
         self.http.call("POST", "/v1/claims", "", &body)
     }
 
-    fn finish(&mut self, leased: &Value) {
-        let contract = Contract::from_value(leased["contract"].clone()).unwrap();
+    fn finish(&mut self, mut leased: Value) {
+        let contract = Contract::from_value(leased["contract"].take()).unwrap();
         let mut chain = Chain::new(contract.hash());
-        let take = |chain: &mut Chain, events: &Value| {
-            for event in events.as_array().unwrap() {
-                chain.push(ChainedEvent::from_value(event.clone()).unwrap()).unwrap();
+        let take = |chain: &mut Chain, events: Value| {
+            let Value::Array(events) = events else { return };
+            for event in events {
+                chain.push(ChainedEvent::from_value(event).unwrap()).unwrap();
             }
         };
-        take(&mut chain, &leased["events"]);
+        take(&mut chain, leased["events"].take());
         let run = leased["runId"].as_str().unwrap();
         let token = leased["claimToken"].as_str().unwrap();
         let start = format!("/v1/runs/{run}/start");
-        let started = self.http.call("POST", &start, token, &json!({"claimToken": token}));
-        take(&mut chain, &started["events"]);
+        let mut started = self.http.call("POST", &start, token, &json!({"claimToken": token}));
+        take(&mut chain, started["events"].take());
         chain.append(random::now().unwrap(), &Event::RunCompleted {}).unwrap();
-        let last = chain.events().last().unwrap().to_value();
+        let last = serde_json::to_string(chain.events().last().unwrap()).unwrap();
         let sealer = Sealer::Runner {
             runner_id: self.id.parse().unwrap(),
             key_id: self.key.public().id().clone(),
@@ -142,8 +148,9 @@ impl Runner {
         let body = fold(&contract, &chain, &sealer).unwrap();
         let receipt = Signed::seal(&body, Signer::Runner, &self.key).unwrap();
         let complete = format!("/v1/runs/{run}/complete");
-        let body = json!({"claimToken": token, "events": [last], "receipt": receipt.to_value()});
-        self.http.call("POST", &complete, token, &body);
+        let receipt = serde_json::to_string(&receipt).unwrap();
+        let body = format!(r#"{{"claimToken":"{token}","events":[{last}],"receipt":{receipt}}}"#);
+        self.http.send("POST", &complete, token, &body);
     }
 }
 
@@ -284,7 +291,7 @@ fn dispatch(address: SocketAddr, admin: &str, enroll: &str) {
                 sender.send(()).unwrap();
                 let leased = runner.claim(10_000);
                 let held = Instant::now();
-                runner.finish(&leased);
+                runner.finish(leased);
                 held
             });
             receiver.recv().unwrap();
@@ -309,12 +316,12 @@ fn lifecycles(address: SocketAddr, (admin, enroll): (&str, &str), time: Duration
             scope.spawn(move || {
                 let mut runner = Runner::enroll(address, enroll);
                 let mut http = Http::connect(address);
+                let body = request(&format!("echo {client}")).to_string();
                 while began.elapsed() < time {
-                    let body = request(&format!("echo {client}"));
-                    http.call("POST", "/v1/runs", admin, &body);
+                    http.send("POST", "/v1/runs", admin, &body);
                     let leased = runner.claim(5_000);
                     if leased.get("empty").is_none() {
-                        runner.finish(&leased);
+                        runner.finish(leased);
                         done.fetch_add(1, Ordering::Relaxed);
                     }
                 }
