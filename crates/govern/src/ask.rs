@@ -64,15 +64,27 @@ pub fn plain_request(
     execution: ExecutionSpec,
     isolation: Isolation,
 ) -> RunRequest {
+    // The workspace's path is part of what is judged and approved.
+    let prompt = format!("{} (in {})", words(&execution), workspace.display());
+    told_request((principal, pool), (prompt, local_manifest(workspace)), execution, isolation)
+}
+
+/// Returns a request like [`plain_request`], told in other words, of a workspace that was looked
+/// at before.
+pub(crate) fn told_request(
+    (principal, pool): (&ActorRef, &PoolName),
+    (prompt, workspace): (String, WorkspaceManifest),
+    execution: ExecutionSpec,
+    isolation: Isolation,
+) -> RunRequest {
     RunRequest {
         requested_by: principal.clone(),
         agent_kind: "command".to_owned(),
         agent_version: None,
-        // The workspace's path is part of what is judged and approved.
-        prompt: format!("{} (in {})", words(&execution), workspace.display()),
+        prompt,
         pool: pool.clone(),
         secret_names: Vec::new(),
-        workspace: local_manifest(workspace),
+        workspace,
         network: NetworkPolicy { default_deny: true, allow_hosts: Vec::new() },
         budget: BudgetSpec { max_spend_usd: None, max_duration_min: None },
         // On one machine nothing is told to anyone else.
@@ -103,7 +115,7 @@ fn words(execution: &ExecutionSpec) -> String {
 }
 
 /// On one machine nothing travels: the manifest names the commit and nothing else.
-fn local_manifest(workspace: &Path) -> WorkspaceManifest {
+pub(crate) fn local_manifest(workspace: &Path) -> WorkspaceManifest {
     WorkspaceManifest {
         version: ManifestVersion::V1,
         base_ref: head(workspace).unwrap_or_else(|| "none".to_owned()),

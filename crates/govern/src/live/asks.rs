@@ -1,15 +1,18 @@
 //! What a sandbox's calls ask of policy: one request for each, with both forms of a command.
 
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use warrant_plane::doors::WorkshopError;
+use warrant_policy::facts::ProgramFile;
 use warrant_protocol::execution::{EnvSpec, ExecutionSpec, ShellName};
+use warrant_protocol::manifest::WorkspaceManifest;
 use warrant_protocol::request::{ActorRef, EgressRule, NetworkPolicy};
 use warrant_protocol::{Host, Isolation, Limits, PoolName};
 use warrant_script::{Dialect, Inner, unwrap};
 
-use crate::ask::{Ask, find_program, plain_request};
+use crate::ask::{Ask, find_program, local_manifest, told_request};
 
 /// The longest text a contract takes.
 const MOST_PROMPT: usize = 200_000;
@@ -21,6 +24,26 @@ pub(super) struct Place<'a> {
     pub(super) directory: &'a Path,
     /// Told in every contract: which door, which sandbox.
     pub(super) label: String,
+    /// What was looked up for one call is not looked up again for its other forms.
+    pub(super) seen: Seen,
+}
+
+/// What one call saw of the machine.
+#[derive(Default)]
+pub(super) struct Seen {
+    manifest: OnceCell<WorkspaceManifest>,
+    programs: RefCell<BTreeMap<String, Option<ProgramFile>>>,
+}
+
+impl Place<'_> {
+    fn manifest(&self) -> WorkspaceManifest {
+        self.seen.manifest.get_or_init(|| local_manifest(self.directory)).clone()
+    }
+
+    fn program(&self, name: &str) -> Option<ProgramFile> {
+        let mut programs = self.seen.programs.borrow_mut();
+        programs.entry(name.to_owned()).or_insert_with(|| find_program(name)).clone()
+    }
 }
 
 /// A program with its arguments, to be asked for.
@@ -109,14 +132,15 @@ fn request(
 ) -> Result<Ask, WorkshopError> {
     let program = wish.argv.first().map_or("", String::as_str);
     let who = (place.guest, place.pool);
-    let mut request = plain_request(who, place.directory, execution, Isolation::Namespace);
-    request.prompt = match &wish.note {
+    let prompt = match &wish.note {
         Some(note) => format!("{meant} ({}; {note})", place.label),
         None => format!("{meant} ({})", place.label),
     };
-    if request.prompt.len() > MOST_PROMPT {
+    if prompt.len() > MOST_PROMPT {
         return Err(WorkshopError::Invalid("the command is too long".to_owned()));
     }
+    let told = (prompt, place.manifest());
+    let mut request = told_request(who, told, execution, Isolation::Namespace);
     let (hosts, egress) = destinations(wish.hosts)?;
     request.network = NetworkPolicy { default_deny: true, allow_hosts: hosts };
     request.egress = (!egress.is_empty()).then_some(egress);
@@ -125,7 +149,7 @@ fn request(
         request,
         principal: place.guest.clone(),
         workspace: place.directory.to_owned(),
-        program: find_program(program),
+        program: place.program(program),
         image: None,
     })
 }

@@ -17,7 +17,7 @@ use warrant_protocol::{Limits, RunId, Timestamp};
 use warrant_runner::run::Observer;
 use warrant_sandbox::{Cancel, Stdin, Stream};
 
-use super::asks::{self, Place, Wish};
+use super::asks::{self, Place, Seen, Wish};
 use super::files::Ground;
 use super::life::{Bell, LifeWork, Reason};
 use super::shell::{self, Shell};
@@ -355,6 +355,7 @@ impl Living {
             pool: shared.desk.plane().home().pool(),
             directory: &self.directory,
             label: format!("in {} sandbox {}", self.wanted.door, self.id),
+            seen: Seen::default(),
         }
     }
 
@@ -420,6 +421,7 @@ fn life_ask(
         pool: shared.desk.plane().home().pool(),
         directory,
         label: format!("{} sandbox {id}", wanted.door),
+        seen: Seen::default(),
     };
     let names: Vec<&str> = wanted.env.keys().map(String::as_str).collect();
     let note = format!("variables: {}", names.join(", "));
