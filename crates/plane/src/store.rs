@@ -65,6 +65,10 @@ const LOG_PAGES: u32 = 200;
 /// The same for a process that stays, should the thread that moves them not come to it.
 const BUSY_LOG_PAGES: u32 = 20_000;
 
+/// How much of the database such a process may hold, in KiB, as SQLite writes it: the inner pages
+/// of the indexes of a few hundred thousand runs.
+const BUSY_CACHE: i64 = -16_000;
+
 /// The embedded store of one home.
 pub struct Store {
     path: PathBuf,
@@ -188,11 +192,9 @@ impl Store {
         let checkpointer = Checkpointer::start(&self.path)?;
         // Another thread that was faster has started one as good.
         let _ = self.checkpointer.set(checkpointer);
-        Ok(lock(&self.writer).connection.pragma_update(
-            None,
-            "wal_autocheckpoint",
-            BUSY_LOG_PAGES,
-        )?)
+        let writer = lock(&self.writer);
+        writer.connection.pragma_update(None, "cache_size", BUSY_CACHE)?;
+        Ok(writer.connection.pragma_update(None, "wal_autocheckpoint", BUSY_LOG_PAGES)?)
     }
 
     /// Runs a short read, on the writer's connection if it is free, so that a short process

@@ -277,6 +277,19 @@ struct Leased<'a> {
     policy_hash: Digest,
 }
 
+/// The answer to a start.
+#[derive(Serialize)]
+struct Begun<'a> {
+    events: &'a [ChainedEvent],
+    secrets: Vec<serde_json::Value>,
+}
+
+/// The answer to a completion.
+#[derive(Serialize)]
+struct Ended<'a> {
+    receipt: &'a Receipt,
+}
+
 fn leased_text(
     lease: &Lease,
     secrets: &[SecretValue],
@@ -323,8 +336,8 @@ pub(super) async fn start(
         service.metrics.count("runs.started");
         service.metrics.add("secrets.released", started.secrets.len() as u64);
         service.changes.tell(&opened.lease.run);
-        let secrets = values(&started.secrets);
-        Ok(json!({"events": started.events, "secrets": secrets}).to_string())
+        let begun = Begun { events: &started.events, secrets: values(&started.secrets) };
+        serde_json::to_string(&begun).map_err(|error| HttpError::internal(&error))
     });
     Ok(answer::json_text(text.await?))
 }
@@ -396,7 +409,7 @@ pub(super) async fn complete(
     request: Request,
 ) -> Answer {
     let bytes = runner_body(&service, request).await?;
-    let receipt: Receipt = blocking(&service, move |service| {
+    let text = blocking(&service, move |service| {
         let wish = CompleteRun::from_value(&body::parse(&bytes)?)?;
         let opened = service.open_run(&wish.claim_token, &id)?;
         let runner = &opened.runner;
@@ -409,10 +422,10 @@ pub(super) async fn complete(
         service.metrics.count(&format!("runs.completed.{status}"));
         service.logs.end(run);
         service.changes.tell(run);
-        Ok(receipt)
-    })
-    .await?;
-    Ok(answer::json(&json!({"receipt": receipt})))
+        let ended = Ended { receipt: &receipt };
+        serde_json::to_string(&ended).map_err(|error| HttpError::internal(&error))
+    });
+    Ok(answer::json_text(text.await?))
 }
 
 /// `POST /v1/runs/:id/hand-back`.

@@ -16,7 +16,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::StoreError;
 
 /// After so many operations the log is looked at.
-const OPERATIONS: u64 = 400;
+const OPERATIONS: u64 = 128;
 
 /// So few pages the leader copies itself.
 const REST: i64 = 200;

@@ -538,6 +538,11 @@ pub(super) fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), St
         }
         Entry::Sealed(sealing) => (sealing.state, sealing.contract.as_ref(), None),
     };
+    let events: &[EventRow] = match &run.entry {
+        Entry::Queued { events, .. } => events,
+        Entry::AwaitingApproval { .. } => &[],
+        Entry::Sealed(sealing) => &sealing.events,
+    };
     let turn = match &run.entry {
         Entry::Queued { .. } => queue::next_turn(connection, &run.pool, &run.requested_by)?,
         Entry::AwaitingApproval { .. } | Entry::Sealed(_) => 0,
@@ -546,8 +551,8 @@ pub(super) fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), St
         .prepare_cached(
             "INSERT INTO runs (id, state, pool, agent_kind, isolation, requested_by,
                request_hash, policy_hash, created_at, updated_at, deadline, idempotency, priority,
-               turn, is_local)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9, ?10, ?11, ?12, ?13, ?14)",
+               turn, is_local, event_count, head)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
         )?
         .execute(params![
             run.id.as_str(),
@@ -564,6 +569,8 @@ pub(super) fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), St
             run.priority,
             turn,
             run.is_local,
+            events.len(),
+            events.last().map(|last| last.hash.as_bytes().as_slice()),
         ])?;
     let seq = connection.last_insert_rowid();
     connection
@@ -571,11 +578,10 @@ pub(super) fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), St
             "INSERT INTO papers (run, prompt, judgment, request, contract) VALUES (?, ?, ?, ?, ?)",
         )?
         .execute(params![seq, run.prompt, run.judgment, run.request, contract])?;
+    insert_events(connection, (seq, 0), (&run.id, events))?;
     match &run.entry {
-        Entry::Queued { events, .. } => append_all(connection, (seq, 0), (&run.id, events)),
-        Entry::AwaitingApproval { .. } => Ok(()),
+        Entry::Queued { .. } | Entry::AwaitingApproval { .. } => Ok(()),
         Entry::Sealed(sealing) => {
-            append_all(connection, (seq, 0), (&run.id, &sealing.events))?;
             insert_receipt(connection, seq, (&sealing.receipt_hash, &sealing.receipt), sealing.at)
         }
     }
@@ -619,10 +625,24 @@ impl Taken {
 
 fn append_all(
     connection: &Connection,
-    (run_seq, mut count): Place,
+    place: Place,
     (run, events): (&RunId, &[EventRow]),
 ) -> Result<(), StoreError> {
-    let Some(last) = events.last() else { return Ok(()) };
+    let count = insert_events(connection, place, (run, events))?;
+    if let Some(last) = events.last().filter(|last| last.seq + 1 == count) {
+        connection
+            .prepare_cached("UPDATE runs SET event_count = ?, head = ? WHERE seq = ?")?
+            .execute(params![count, last.hash.as_bytes(), place.0])?;
+    }
+    Ok(())
+}
+
+/// Adds what is not there yet and returns how many events the chain has then.
+fn insert_events(
+    connection: &Connection,
+    (run_seq, mut count): Place,
+    (run, events): (&RunId, &[EventRow]),
+) -> Result<u64, StoreError> {
     let mut insert = connection
         .prepare_cached("INSERT INTO events (run, seq, ts, hash, body) VALUES (?, ?, ?, ?, ?)")?;
     for event in events {
@@ -642,12 +662,7 @@ fn append_all(
         insert.execute(params![run_seq, event.seq, ts, hash, event.body])?;
         count += 1;
     }
-    if last.seq + 1 == count {
-        connection
-            .prepare_cached("UPDATE runs SET event_count = ?, head = ? WHERE seq = ?")?
-            .execute(params![count, last.hash.as_bytes(), run_seq])?;
-    }
-    Ok(())
+    Ok(count)
 }
 
 fn insert_receipt(
