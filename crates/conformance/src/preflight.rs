@@ -2,22 +2,8 @@
 //!
 //! Pure: the posture comes from the backend's probe, the demands from a contract or a tier.
 
-use warrant_protocol::{Enforcement, Evidence, LimitKind, Posture};
-
-/// The names of components that all backends share, without the limits.
-pub const COMPONENTS: [&str; 11] = [
-    "files.read",
-    "files.write",
-    "files.masks",
-    "network",
-    "network.names",
-    "processes.namespace",
-    "processes.kill",
-    "syscalls",
-    "privileges",
-    "ipc",
-    "environment",
-];
+use warrant_protocol::{Enforcement, Evidence, Posture};
+use warrant_sandbox::components;
 
 /// What a boundary must hold before anyone may rely on it, whoever makes it.
 pub const STRICT: [&str; 8] = [
@@ -53,8 +39,7 @@ pub struct Degraded {
 
 /// Returns the names of all components every posture tells of.
 pub fn vocabulary() -> impl Iterator<Item = String> {
-    let limits = LimitKind::ALL.into_iter().map(|kind| format!("limits.{}", kind.as_str()));
-    COMPONENTS.into_iter().map(str::to_owned).chain(limits)
+    components()
 }
 
 /// Returns everything that is not as demanded; nothing means that the program may run.

@@ -86,7 +86,7 @@ fn compare(root: &Path, driver: &Path) {
     println!("{:<24} {:>12} {:>12} {:>8}", "", "ours ms", "just-bash ms", "ratio");
     let line = |name: &str, ours: Duration, theirs: Duration| {
         let (ours, theirs) = (ours.as_secs_f64() * 1e3, theirs.as_secs_f64() * 1e3);
-        println!("{name:<24} {ours:>12.1} {theirs:>12.1} {:>7.1}x", theirs / ours);
+        println!("{name:<24} {ours:>12.2} {theirs:>12.1} {:>7.1}x", theirs / ours);
     };
     let this = std::env::current_exe().unwrap();
     let cold = || {
@@ -105,7 +105,7 @@ fn compare(root: &Path, driver: &Path) {
     jailed.probe();
     line(
         "echo, fresh jail",
-        median(20, || ours(&jailed, root, "echo hi").0),
+        median(100, || ours(&jailed, root, "echo hi").0),
         median(5, || theirs(driver, root, "echo hi").0),
     );
     let warm = Hermetic::warm(Pool::new(WorkerProgram::this(), 1));
@@ -116,7 +116,7 @@ fn compare(root: &Path, driver: &Path) {
     };
     line(
         "echo, warm worker",
-        median(20, warm_echo),
+        median(100, warm_echo),
         median(5, || theirs(driver, root, "echo hi").0),
     );
     for (name, script) in WORK {

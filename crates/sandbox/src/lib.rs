@@ -35,8 +35,8 @@ pub use invocation::{
 };
 pub use namespace::Namespace;
 pub use port::{
-    Backend, BoundaryError, Gate, NetworkDecision, Plan, Refusal, RunReport, Sink, Stream,
-    StreamDigest,
+    Backend, BoundaryError, COMPONENTS, Gate, NetworkDecision, Plan, REMOTE_COMPONENTS, Refusal,
+    RunReport, Sink, Stream, StreamDigest, components,
 };
 pub use process::Process;
 #[cfg(feature = "remote")]

@@ -15,8 +15,8 @@ use crate::hermetic::lower::without_files;
 use crate::hermetic::supervise::{Watch, supervise};
 use crate::hermetic::{FilesRequest, Pool, Request, WorkerFault};
 use crate::{
-    Backend, BoundaryError, Cancel, Invocation, NetworkDecision, Plan, Refusal, RunReport, Sink,
-    Stream,
+    Backend, BoundaryError, COMPONENTS, Cancel, Invocation, NetworkDecision, Plan, Refusal,
+    RunReport, Sink, Stream,
 };
 
 /// Deliberate misbehavior; every switch is off in [`Faults::none`].
@@ -68,17 +68,6 @@ impl Faults {
         }
     }
 }
-
-/// What an interpreter without files, sockets and processes holds.
-const HELD: [&str; 7] = [
-    "files.read",
-    "files.write",
-    "files.masks",
-    "network",
-    "network.names",
-    "processes.kill",
-    "environment",
-];
 
 /// What only a wall around the worker would hold.
 const WALLS: [&str; 4] = ["processes.namespace", "syscalls", "privileges", "ipc"];
@@ -138,8 +127,9 @@ impl Backend for Mock {
                 matches!(kind, LimitKind::FileSize | LimitKind::Disk | LimitKind::Inodes);
             (format!("limits.{}", kind.as_str()), runs && !is_of_files)
         });
-        let held = HELD.map(|name| (name.to_owned(), runs)).into_iter().chain(limits);
-        let walls = WALLS.map(|name| (name.to_owned(), false));
+        // The interpreter holds what it has no word for; a wall around its worker is another thing.
+        let held = COMPONENTS.map(|name| (name.to_owned(), runs && !WALLS.contains(&name)));
+        let held = held.into_iter().chain(limits);
         let component = |(name, holds): (String, bool)| {
             let enforcement = if self.faults.unknown.contains(&name) {
                 Enforcement::Unknown
@@ -155,7 +145,7 @@ impl Backend for Mock {
         Posture {
             isolation: Isolation::Mock,
             provider_version: format!("warrant {}", env!("CARGO_PKG_VERSION")),
-            components: held.chain(walls).map(component).collect(),
+            components: held.map(component).collect(),
         }
     }
 

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::SystemTime;
 
 use thiserror::Error;
-use warrant_protocol::{Digest, Isolation, Outcome, Posture, Usage};
+use warrant_protocol::{Digest, Isolation, LimitKind, Outcome, Posture, Usage};
 
 use crate::{Cancel, Invocation};
 
@@ -99,6 +99,31 @@ pub trait Backend: Send + Sync {
 
 /// Says whether a program may start.
 pub type Gate<'a> = &'a mut dyn FnMut() -> bool;
+
+/// The names of components that all backends share, without the limits.
+pub const COMPONENTS: [&str; 11] = [
+    "files.read",
+    "files.write",
+    "files.masks",
+    "network",
+    "network.names",
+    "processes.namespace",
+    "processes.kill",
+    "syscalls",
+    "privileges",
+    "ipc",
+    "environment",
+];
+
+/// The names of components that a boundary on somebody else's machine has besides.
+pub const REMOTE_COMPONENTS: [&str; 4] =
+    ["provider_version", "image_digest", "egress_policy", "mounts"];
+
+/// Returns the names of all components that all backends share, the limits among them.
+pub fn components() -> impl Iterator<Item = String> {
+    let limits = LimitKind::ALL.into_iter().map(|kind| format!("limits.{}", kind.as_str()));
+    COMPONENTS.into_iter().map(str::to_owned).chain(limits)
+}
 
 /// An invocation lowered to what one backend will apply.
 #[derive(Debug, Clone)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Outcome, Posture};
 use warrant_sandbox::{
     Backend, BoundaryError, Cancel, EnvValue, EnvVar, Invocation, Place, Plan, Refusal, RunReport,
-    Sink, WorkspaceAccess,
+    Sink, WorkspaceAccess, components,
 };
 
 use super::disk;
@@ -129,24 +129,9 @@ pub(super) fn programless(isolation: Isolation, source: &str) -> Posture {
         source: source.to_owned(),
         detail: Some("no program is started".to_owned()),
     };
-    let names = [
-        "files.read",
-        "files.write",
-        "files.masks",
-        "network",
-        "network.names",
-        "processes.namespace",
-        "processes.kill",
-        "syscalls",
-        "privileges",
-        "ipc",
-        "environment",
-    ];
-    let limits = LimitKind::ALL.map(|kind| format!("limits.{}", kind.as_str()));
-    let names = names.iter().map(|name| (*name).to_owned()).chain(limits);
     Posture {
         isolation,
         provider_version: format!("warrant {}", env!("CARGO_PKG_VERSION")),
-        components: names.map(|name| (name, component())).collect(),
+        components: components().map(|name| (name, component())).collect(),
     }
 }

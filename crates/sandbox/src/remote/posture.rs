@@ -10,7 +10,7 @@ use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, P
 
 use super::adapter::{Observed, Spec, Told};
 use super::inside::Look;
-use crate::Network;
+use crate::{Network, REMOTE_COMPONENTS, components};
 
 /// Everything a posture is made of.
 #[derive(Debug, Clone, Copy)]
@@ -244,25 +244,7 @@ fn memory(findings: &Findings<'_>) -> Fact {
 
 /// The posture of a provider of which nothing could be found out.
 pub(crate) fn unavailable(isolation: Isolation, why: &str) -> Posture {
-    let names = [
-        "provider_version",
-        "image_digest",
-        "egress_policy",
-        "mounts",
-        "files.read",
-        "files.write",
-        "files.masks",
-        "network",
-        "network.names",
-        "processes.namespace",
-        "processes.kill",
-        "syscalls",
-        "privileges",
-        "ipc",
-        "environment",
-    ];
-    let limits = LimitKind::ALL.into_iter().map(|kind| format!("limits.{}", kind.as_str()));
-    let names = names.into_iter().map(str::to_owned).chain(limits);
+    let names = REMOTE_COMPONENTS.into_iter().map(str::to_owned).chain(components());
     let component = Component {
         enforcement: Enforcement::Unknown,
         evidence: Evidence::Unavailable,
