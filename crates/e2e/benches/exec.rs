@@ -13,9 +13,14 @@
     reason = "a benchmark talks to a person"
 )]
 
-use std::path::{Path, PathBuf};
+#[path = "shared/binary.rs"]
+mod binary;
+
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use binary::binary;
 
 const WARM_UP: usize = 5;
 
@@ -29,21 +34,6 @@ fn main() {
         Bench { warrant, home: place.path().join("home"), workspace: place.path().join("w") };
     std::fs::create_dir(&bench.workspace).unwrap();
     bench.compare(rounds);
-}
-
-/// Builds and returns the binary of the same profile.
-fn binary() -> PathBuf {
-    if let Some(path) = std::env::var_os("WARRANT_BIN") {
-        return path.into();
-    }
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--release", "--workspace", "--bin", "warrant"])
-        .status()
-        .unwrap();
-    assert!(status.success(), "the binary cannot be built");
-    let own = std::env::current_exe().unwrap();
-    let folder = own.parent().and_then(Path::parent).unwrap();
-    folder.join("warrant")
 }
 
 struct Bench {

@@ -13,12 +13,16 @@
     reason = "a benchmark"
 )]
 
+#[path = "shared/binary.rs"]
+mod binary;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use binary::binary;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use warrant_runner::remote::Http;
@@ -35,20 +39,6 @@ fn main() {
         fleet.latency(isolation);
         fleet.throughput(isolation, runs);
     }
-}
-
-/// Returns the binary of the same profile.
-fn binary() -> PathBuf {
-    if let Some(path) = std::env::var_os("WARRANT_BIN") {
-        return path.into();
-    }
-    let status = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--release", "--workspace", "--bin", "warrant"])
-        .status()
-        .unwrap();
-    assert!(status.success(), "the binary cannot be built");
-    let own = std::env::current_exe().unwrap();
-    own.parent().and_then(Path::parent).unwrap().join("warrant")
 }
 
 struct Process(Child);
