@@ -201,7 +201,11 @@ fn two_hundred_kills_leave_one_receipt_each_and_nothing_behind() {
                 let number: u32 = prompt.split_whitespace().nth(3).unwrap().parse().unwrap();
                 assert!(started.insert(number), "{number} was started twice");
                 let state = run["state"].as_str().unwrap();
-                let word = if state == "lost" { "started, lost" } else { "ended by itself" };
+                let word = match (state, executed.contains(&number)) {
+                    ("lost", false) => "started, before the program",
+                    ("lost", true) => "started, during or after the program",
+                    _ => "ended by itself",
+                };
                 *fell.entry(word).or_default() += 1;
             }
             more => panic!("{id} was started {more} times"),
@@ -213,7 +217,17 @@ fn two_hundred_kills_leave_one_receipt_each_and_nothing_behind() {
     let once: BTreeSet<u32> = executed.iter().copied().collect();
     assert_eq!(once.len(), executed.len(), "something ran twice");
     assert!(once.is_subset(&started), "something ran without a recorded start");
-    assert!(fell.contains_key("started, lost"), "no kill fell into a running program: {fell:?}");
+    let early = KILLS + 4 - known;
+    let before = ["queued", "leased, not started"].iter().filter_map(|phase| fell.get(phase));
+    let phases = [
+        ("before anything was stored", early),
+        ("stored, not started", before.sum()),
+        ("before the program", fell.get("started, before the program").copied().unwrap_or(0)),
+        ("the program", fell.get("started, during or after the program").copied().unwrap_or(0)),
+    ];
+    for (phase, kills) in phases {
+        assert!(kills > 0, "no kill fell into {phase}: {early} early, {fell:?}");
+    }
 
     for name in ["sessions", "alive"] {
         let left = fs::read_dir(place.path("home/data").join(name)).unwrap();

@@ -33,18 +33,23 @@ fn answer(mut stream: TcpStream) {
     write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
 }
 
-#[test]
-fn a_terminal_sees_what_takes_longer_than_a_second() {
+/// Runs a command on a terminal against a plane that waits, and expects these words meanwhile.
+#[track_caller]
+fn shows_on_a_terminal(arguments: &str, words: &str) {
     let (tell, told) = channel();
     let url = slow_plane(told);
     let dir = tempfile::tempdir().unwrap();
+    let work = dir.path().join("work");
+    std::fs::create_dir(&work).unwrap();
+    std::fs::write(work.join("a.txt"), "a\n").unwrap();
     let line = format!(
-        "{} --home {} --plane {url} bundle {RUN}",
+        "{} --home {} --plane {url} {arguments}",
         env!("CARGO_BIN_EXE_warrant"),
         dir.path().join("home").display()
     );
     let mut child = Command::new("script")
         .args(["-qefc", &line, "/dev/null"])
+        .current_dir(&work)
         .env("WARRANT_TOKEN", "a-token-of-a-test")
         .env("TERM", "xterm")
         .stdin(Stdio::null())
@@ -55,7 +60,7 @@ fn a_terminal_sees_what_takes_longer_than_a_second() {
     let mut seen = Vec::new();
     let mut stdout = child.stdout.take().unwrap();
     let mut piece = [0; 256];
-    let shows = |seen: &[u8]| String::from_utf8_lossy(seen).contains(WORDS);
+    let shows = |seen: &[u8]| String::from_utf8_lossy(seen).contains(words);
     // The plane answers only when the bar was seen; without one this ends with the plane's patience.
     while let Ok(count @ 1..) = stdout.read(&mut piece) {
         seen.extend_from_slice(&piece[..count]);
@@ -63,8 +68,23 @@ fn a_terminal_sees_what_takes_longer_than_a_second() {
             let _ = tell.send(());
         }
     }
-    assert!(shows(&seen), "{}", String::from_utf8_lossy(&seen));
-    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert!(shows(&seen), "{arguments}: {}", String::from_utf8_lossy(&seen));
+    assert_eq!(child.wait().unwrap().code(), Some(1), "{arguments}");
+}
+
+#[test]
+fn a_terminal_sees_what_takes_longer_than_a_second() {
+    shows_on_a_terminal(&format!("bundle {RUN}"), WORDS);
+}
+
+#[test]
+fn a_terminal_sees_a_pull_that_waits_for_its_plane() {
+    shows_on_a_terminal(&format!("pull {RUN}"), WORDS);
+}
+
+#[test]
+fn a_terminal_sees_the_workspace_of_a_run_being_sent() {
+    shows_on_a_terminal("run 'echo hi'", "sending");
 }
 
 #[test]
