@@ -34,7 +34,7 @@ pub(crate) use setup::{Approve, Deny, Init, Keys, Policy, Secret};
 )]
 pub(crate) struct Cli {
     /// Home directory with keys, policy and store [default: $WARRANT_HOME, else by XDG]
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Everywhere")]
     pub(crate) home: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) plane: PlaneArguments,
@@ -94,10 +94,12 @@ pub(crate) enum Command {
     #[command(after_help = continuing::CONTINUE_HELP)]
     Continue(Box<Continue>),
     /// Watch a run as it happens
+    #[command(after_help = "Exit codes: 0 it completed, 1 it ended otherwise, 2 usage.")]
     Watch(Watch),
     /// Stop a run
     Cancel(Cancel),
     /// Keep a plane's address and your token, readable by you alone
+    #[command(after_help = "Example:\n  warrant login --plane https://plane.example:7172 < token")]
     Login(Login),
     /// List the runners of a plane
     Runners {
@@ -116,16 +118,25 @@ pub(crate) enum Command {
     #[command(after_help = reading::VERIFY_HELP)]
     Verify(Verify),
     /// Write a run's bundle: contract, receipt, chain and keys in one file
+    #[command(
+        after_help = "Example:\n  warrant bundle run_… --out run.bundle.json && warrant verify run.bundle.json --trust plane.pub.pem"
+    )]
     Bundle(Bundle),
     /// Print what a run's program said, secrets removed
     Log(Log),
     /// Print what a run changed, as a diff
     Diff(Log),
     /// Apply what a run changed to the workspace, never over your own work
+    #[command(
+        after_help = "What does not apply becomes a branch; warrant undo takes it back.\n\nExample:\n  warrant pull run_…"
+    )]
     Pull(Pull),
     /// Put back the last change that a run left in the workspace
     Undo(Undo),
     /// Print every event since a time, one JSON object per line
+    #[command(
+        after_help = "Example:\n  warrant export --since 2026-01-31T00:00:00.000Z >> events.jsonl"
+    )]
     Export(Export),
     /// List the runs that wait for someone's approval
     Approvals {
@@ -134,6 +145,9 @@ pub(crate) enum Command {
         json: bool,
     },
     /// Approve a waiting run: sign its exact request, once
+    #[command(
+        after_help = "Nobody approves what they asked for themselves.\n\nExample:\n  warrant approvals\n  warrant approve run_… --key alice.key.pem"
+    )]
     Approve(Approve),
     /// Refuse a waiting run
     Deny(Deny),
@@ -170,4 +184,57 @@ pub(crate) enum Command {
         /// The shell that will read it
         shell: clap_complete::Shell,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Cli;
+
+    /// Commands that print no JSON of ours, and why.
+    const WITHOUT_JSON: [(&str, &str); 5] = [
+        ("warrant mcp", "speaks JSON-RPC on standard output"),
+        ("warrant hook claude-code", "its answer is the agent's own JSON"),
+        ("warrant hook codex", "its answer is the agent's own JSON"),
+        ("warrant export", "prints JSON lines and nothing else; --json is taken as --jsonl"),
+        ("warrant completions", "prints a script for a shell"),
+    ];
+
+    fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, clap::Command)>) {
+        // A command with a program of its own beside its subcommands is a leaf, too.
+        if !command.is_subcommand_required_set() {
+            found.push((path.to_owned(), command.clone()));
+        }
+        for below in command.get_subcommands() {
+            leaves(below, &format!("{path} {}", below.get_name()), found);
+        }
+    }
+
+    fn all() -> Vec<(String, clap::Command)> {
+        let mut found = Vec::new();
+        leaves(&Cli::command(), "warrant", &mut found);
+        assert!(found.len() > 40, "{} commands", found.len());
+        found
+    }
+
+    #[test]
+    fn every_command_takes_json_or_says_why_not() {
+        for (path, command) in all() {
+            let takes = command.get_arguments().any(|argument| argument.get_long() == Some("json"));
+            let is_excepted = WITHOUT_JSON.iter().any(|(name, _)| *name == path);
+            assert_eq!(takes, !is_excepted, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_command_and_argument_says_what_it_is() {
+        for (path, command) in all() {
+            assert!(command.get_about().is_some(), "{path} has no first line");
+            for argument in command.get_arguments().filter(|one| !one.is_global_set()) {
+                let says = argument.get_help().is_some();
+                assert!(says, "{path} {} does not say what it is", argument.get_id());
+            }
+        }
+    }
 }

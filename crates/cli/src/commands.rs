@@ -72,11 +72,11 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
             None => reading::bundle(&desk()?, &arguments),
         },
         Command::Log(arguments) => match plane()? {
-            Some(plane) => remote::artifact(&plane, &arguments.run, "log"),
+            Some(plane) => remote::artifact(&plane, &arguments, "log"),
             None => reading::log(&desk()?, &arguments),
         },
         Command::Diff(arguments) => match plane()? {
-            Some(plane) => remote::artifact(&plane, &arguments.run, "diff"),
+            Some(plane) => remote::artifact(&plane, &arguments, "diff"),
             None => reading::diff(&desk()?, &arguments),
         },
         Command::Pull(arguments) => match plane()? {

@@ -3,6 +3,8 @@
 
 use std::process::ExitCode;
 
+use warrant_govern::{DeskError, WorkbenchError};
+
 /// A mistake in the arguments that only looking at them shows; it ends with [`Exit::Usage`].
 #[derive(Debug)]
 pub(crate) struct Misuse(String);
@@ -11,6 +13,17 @@ impl Misuse {
     /// Marks an error as the person's to mend.
     pub(crate) fn of(error: anyhow::Error) -> anyhow::Error {
         Self(format!("{error:#}")).into()
+    }
+}
+
+impl Exit {
+    /// Returns what an error ends a command with: what the person named and is not there, or
+    /// makes no sense, is theirs to mend.
+    pub(crate) fn of_error(error: &anyhow::Error) -> Self {
+        let is_misuse = error.is::<Misuse>()
+            || matches!(error.downcast_ref(), Some(DeskError::NoRun(_)))
+            || matches!(error.downcast_ref(), Some(WorkbenchError::NoWorkspace { .. }));
+        if is_misuse { Self::Usage } else { Self::Failure }
     }
 }
 

@@ -32,8 +32,7 @@ fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(error) => {
             ui::error(&error);
-            let is_misuse = error.downcast_ref::<exit::Misuse>().is_some();
-            if is_misuse { exit::Exit::Usage.into() } else { exit::Exit::Failure.into() }
+            exit::Exit::of_error(&error).into()
         }
     }
 }

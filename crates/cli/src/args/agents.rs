@@ -20,7 +20,7 @@ pub(crate) struct Mcp {
     #[command(subcommand)]
     pub(crate) command: Option<McpCommand>,
     /// The workspace [default: the current directory]
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     pub(crate) workspace: PathBuf,
     /// Which tier [default: the strongest one that a probe confirms here]
     #[arg(long, value_name = "P")]
@@ -110,7 +110,7 @@ their line; `cd` does.
 Own words: cd DIR, undo, diff, receipt, policy, help, exit.")]
 pub(crate) struct Shell {
     /// The workspace [default: the current directory]
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     pub(crate) workspace: PathBuf,
     /// Which tier [default: the strongest one that a probe confirms here]
     #[arg(long, value_name = "P")]

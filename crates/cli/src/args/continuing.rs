@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::fleet::Told;
+
 pub(super) const CONTINUE_HELP: &str = "\
 Work is put down as a checkpoint in an envelope, and the new run's contract names that envelope by
 its digest. The new run is judged like any other; its changes are its own.
@@ -13,6 +15,7 @@ changes on top; without ARGV the same program starts again, or the one of TASK.
 With a plane and RUN: a run of the plane goes on there, from its own files with its changes.
 With a plane and no RUN: the repository travels, and TASK is what the plane takes over.
 
+Of a run, secrets and hosts that are not named stay as they were.
 What was said is --transcript, else what the run's program said.
 Exit codes: as of warrant sandbox exec, and warrant run.
 
@@ -27,7 +30,13 @@ pub(crate) struct Continue {
     #[arg(value_name = "RUN] [TASK")]
     pub(crate) words: Vec<String>,
     /// The workspace [default: the current directory]
-    #[arg(long, visible_alias = "workspace", value_name = "DIR", default_value = ".")]
+    #[arg(
+        long,
+        visible_alias = "workspace",
+        value_name = "DIR",
+        default_value = ".",
+        hide_default_value = true
+    )]
     pub(crate) repo: PathBuf,
     /// The task, for people and agents [default: the run's]
     #[arg(long, value_name = "TEXT")]
@@ -80,27 +89,8 @@ pub(crate) struct There {
     /// Which pool of runners [default: the run's, else default]
     #[arg(long, value_name = "P")]
     pub(crate) pool: Option<String>,
-    /// A secret to release to it by name [default: the run's] (can be repeated)
-    #[arg(long = "secret", value_name = "NAME")]
-    pub(crate) secrets: Vec<String>,
-    /// A host it may reach [default: the run's] (can be repeated)
-    #[arg(long = "allow-host", value_name = "H")]
-    pub(crate) allow_hosts: Vec<String>,
-    /// A pattern of untracked files that may travel (can be repeated)
-    #[arg(long = "allow-untracked", value_name = "G")]
-    pub(crate) allow_untracked: Vec<String>,
-    /// A variable of its environment (can be repeated)
-    #[arg(long = "env", value_name = "K=V")]
-    pub(crate) env: Vec<String>,
-    /// How long it may take: 500ms, 30s, 5m, 1h
-    #[arg(long, value_name = "D", value_parser = super::super::duration::parse)]
-    pub(crate) timeout: Option<u64>,
-    /// Say what would travel and what policy says; nothing runs
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// Print the run's id and end, without waiting for it
-    #[arg(long)]
-    pub(crate) no_watch: bool,
+    #[command(flatten)]
+    pub(crate) told: Told,
 }
 
 impl There {
@@ -109,13 +99,13 @@ impl There {
         let all = [
             ("--agent", self.agent.is_some()),
             ("--pool", self.pool.is_some()),
-            ("--secret", !self.secrets.is_empty()),
-            ("--allow-host", !self.allow_hosts.is_empty()),
-            ("--allow-untracked", !self.allow_untracked.is_empty()),
-            ("--env", !self.env.is_empty()),
-            ("--timeout", self.timeout.is_some()),
-            ("--dry-run", self.dry_run),
-            ("--no-watch", self.no_watch),
+            ("--secret", !self.told.secrets.is_empty()),
+            ("--allow-host", !self.told.allow_hosts.is_empty()),
+            ("--allow-untracked", !self.told.allow_untracked.is_empty()),
+            ("--env", !self.told.env.is_empty()),
+            ("--timeout", self.told.timeout.is_some()),
+            ("--dry-run", self.told.dry_run),
+            ("--no-watch", self.told.no_watch),
         ];
         all.into_iter().find(|(_, is_given)| *is_given).map(|(name, _)| name)
     }

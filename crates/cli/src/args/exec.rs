@@ -29,7 +29,7 @@ pub(crate) enum Sandbox {
         #[arg(long)]
         json: bool,
     },
-    /// Delete what runs that crashed left at remote providers
+    /// Delete what runs left at remote providers because they crashed or their key was revoked
     ///
     /// Sandboxes are found by the label of this home; those of living runs are left alone.
     /// The next run at a provider does the same by itself when it finds a record left behind.
@@ -42,7 +42,9 @@ pub(crate) enum Sandbox {
         json: bool,
     },
     /// Find out by black-box checks which conformance tier a provider earns
-    #[command(after_help = "Exit codes: 0 pass, 1 fail, 2 usage.")]
+    #[command(
+        after_help = "Exit codes: 0 pass, 1 fail, 2 usage.\n\nExample:\n  warrant sandbox conform --provider namespace --tier sovereign --report report.json"
+    )]
     Conform {
         /// The provider
         #[arg(long, value_name = "P")]

@@ -8,10 +8,16 @@ use clap::{Args, Subcommand};
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PlaneArguments {
     /// The plane to speak with [default: the one logged in to, else this machine]
-    #[arg(long, global = true, value_name = "URL", env = "WARRANT_PLANE")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        env = "WARRANT_PLANE",
+        help_heading = "Everywhere"
+    )]
     pub(crate) plane: Option<String>,
     /// A certificate to trust for TLS instead of the machine's, as a PEM file
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Everywhere")]
     pub(crate) plane_ca: Option<PathBuf>,
 }
 
@@ -89,14 +95,10 @@ Example:
   warrant run --plane https://plane.example:7172 --agent claude-code \\
     --allow-host api.anthropic.com --secret ANTHROPIC_API_KEY 'fix the failing test'";
 
-#[derive(Debug, Args)]
-pub(crate) struct Run {
-    /// Which agent
-    #[arg(long, value_name = "K", default_value = "command")]
-    pub(crate) agent: String,
-    /// Which pool of runners
-    #[arg(long, value_name = "P", default_value = "default")]
-    pub(crate) pool: String,
+/// What a plane is told of a run, by whichever command starts it.
+#[derive(Debug, Clone, Args)]
+#[group(skip)]
+pub(crate) struct Told {
     /// A secret to release to it by name (can be repeated)
     #[arg(long = "secret", value_name = "NAME")]
     pub(crate) secrets: Vec<String>,
@@ -109,12 +111,6 @@ pub(crate) struct Run {
     /// A variable of its environment (can be repeated)
     #[arg(long = "env", value_name = "K=V")]
     pub(crate) env: Vec<String>,
-    /// The repository or folder
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub(crate) repo: PathBuf,
-    /// Which tier
-    #[arg(long, value_name = "T", default_value = "namespace")]
-    pub(crate) isolation: String,
     /// How long it may take: 500ms, 30s, 5m, 1h
     #[arg(long, value_name = "D", value_parser = super::super::duration::parse)]
     pub(crate) timeout: Option<u64>,
@@ -124,6 +120,24 @@ pub(crate) struct Run {
     /// Print the run's id and end, without waiting for it
     #[arg(long)]
     pub(crate) no_watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// Which agent
+    #[arg(long, value_name = "K", default_value = "command")]
+    pub(crate) agent: String,
+    /// Which pool of runners
+    #[arg(long, value_name = "P", default_value = "default")]
+    pub(crate) pool: String,
+    #[command(flatten)]
+    pub(crate) told: Told,
+    /// The repository or folder
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) repo: PathBuf,
+    /// Which tier
+    #[arg(long, value_name = "T", default_value = "namespace")]
+    pub(crate) isolation: String,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

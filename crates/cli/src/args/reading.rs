@@ -34,7 +34,7 @@ pub(crate) struct Verify {
 #[derive(Debug, Args)]
 pub(crate) struct Runs {
     /// How many at the most
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) limit: u32,
     /// Only those older than this page's cursor
     #[arg(long, value_name = "CURSOR")]
@@ -52,6 +52,9 @@ pub(crate) struct Bundle {
     /// Write here instead of standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    /// Print JSON: with --out where the bundle is, else the bundle, which is JSON anyway
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -59,6 +62,9 @@ pub(crate) struct Log {
     /// The run
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
+    /// Print one JSON object: its digest and its text, with bytes that are no UTF-8 replaced
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -67,7 +73,7 @@ pub(crate) struct Pull {
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
     /// The repository or folder [default: the current directory]
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     pub(crate) repo: PathBuf,
     /// Put the change on a branch even where it would apply cleanly
     #[arg(long)]
@@ -83,7 +89,7 @@ pub(crate) struct Pull {
 #[derive(Debug, Args)]
 pub(crate) struct Undo {
     /// The workspace [default: the current directory]
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     pub(crate) workspace: PathBuf,
     /// Put it back even where files changed since
     #[arg(long)]
@@ -96,7 +102,7 @@ pub(crate) struct Undo {
 #[derive(Debug, Args)]
 pub(crate) struct Export {
     /// JSON lines, the only format
-    #[arg(long)]
+    #[arg(long, visible_alias = "json")]
     pub(crate) jsonl: bool,
     /// Only events since this time (2026-01-31T00:00:00.000Z)
     #[arg(long, value_name = "TIME")]

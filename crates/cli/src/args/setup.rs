@@ -17,16 +17,25 @@ pub(crate) struct Init {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Keys {
     /// Make a key pair: NAME.key.pem (readable by you alone) and NAME.pub.pem
+    #[command(
+        after_help = "Example:\n  warrant keys new alice && warrant keys approver alice alice.pub.pem"
+    )]
     New {
         /// Path and name of the two files, without their endings
         #[arg(value_name = "NAME")]
         name: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print the public key of a key file
     Show {
         /// A public or private key file
         #[arg(value_name = "KEYFILE")]
         file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Register the public key of someone whose approvals count here
     Approver {
@@ -36,18 +45,31 @@ pub(crate) enum Keys {
         /// Their public key file
         #[arg(value_name = "KEYFILE")]
         file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print the id of a key file, as contracts and receipts name it
     Id {
         /// A public or private key file
         #[arg(value_name = "KEYFILE")]
         file: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }
+
+const SECRET_HELP: &str = "\
+Examples:
+  warrant secret set NPM_TOKEN < token.txt
+  warrant secret set NPM_TOKEN --from-file token.txt
+  warrant sandbox exec --secret NPM_TOKEN -- npm publish   # where policy releases it";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Secret {
     /// Keep a secret; the value comes from stdin or a file, never from the command line
+    #[command(after_help = SECRET_HELP)]
     Set {
         /// Its name, as the program will see it in its environment
         #[arg(value_name = "NAME")]
@@ -55,6 +77,9 @@ pub(crate) enum Secret {
         /// Read the value from this file instead of stdin
         #[arg(long = "from-file", value_name = "FILE")]
         from_file: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// List the names of the secrets; values are never shown
     List {
@@ -67,6 +92,9 @@ pub(crate) enum Secret {
         /// Its name
         #[arg(value_name = "NAME")]
         name: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -99,6 +127,14 @@ pub(crate) struct Deny {
     pub(crate) json: bool,
 }
 
+const POLICY_HELP: &str = "\
+The policy is checked first, with its own examples; a broken one is refused and the old one stays.
+
+Examples:
+  warrant policy set dev
+  warrant policy show --json > now.json   # what to start an own folder from
+  warrant policy check ./policy && warrant policy diff ./policy && warrant policy set ./policy";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Policy {
     /// Print the policy in force
@@ -107,11 +143,15 @@ pub(crate) enum Policy {
         #[arg(long)]
         json: bool,
     },
-    /// Put a policy in force: a preset, or a folder with policy.json and rules.cedar
+    /// Put a policy in force: a preset, or a folder with document.json, rules.cedar, tests.jsonl
+    #[command(after_help = POLICY_HELP)]
     Set {
         /// default, strict, dev, ci, or a folder
         #[arg(value_name = "PRESET|DIR")]
         source: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Check a policy without putting it in force
     Check {
@@ -123,12 +163,17 @@ pub(crate) enum Policy {
         json: bool,
     },
     /// Run a policy's own examples (tests.jsonl)
+    #[command(after_help = "Exit codes: 0 all pass, 1 an example is decided otherwise, 2 usage.")]
     Test {
         /// default, strict, dev, ci, or a folder; the policy in force without it
         #[arg(value_name = "PRESET|DIR")]
         source: Option<String>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Say which rules decide a command, and why
+    #[command(after_help = "Example:\n  warrant policy explain -- git push --force")]
     Explain {
         /// Print JSON
         #[arg(long)]
@@ -143,6 +188,7 @@ pub(crate) enum Policy {
         argv: Vec<String>,
     },
     /// Say which recorded requests another policy would decide differently
+    #[command(after_help = "Example:\n  warrant policy diff strict")]
     Diff {
         /// default, strict, dev, ci, or a folder
         #[arg(value_name = "PRESET|DIR")]

@@ -69,7 +69,7 @@ fn address(arguments: &Dev, port: u16) -> anyhow::Result<SocketAddr> {
     let default = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
     let address = arguments.listen.unwrap_or(default);
     if !address.ip().is_loopback() {
-        bail!("{address} can be reached by others; for them there is warrant plane start");
+        bail!("--listen {address} can be reached by others; for them there is warrant plane start");
     }
     Ok(address)
 }

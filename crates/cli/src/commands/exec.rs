@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::bail;
 use warrant_govern::{Ask, Desk, Hands, Permit, backends, keep};
 use warrant_protocol::RunId;
 use warrant_runner::run::{Ended, Observer};
@@ -36,10 +37,23 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit>
     };
     let backend = super::providers::choose(&backends, arguments.provider.as_deref())?;
     let wish = Wish::read(arguments, &desk, backend.isolation()).map_err(Misuse::of)?;
+    check_ends(arguments).map_err(Misuse::of)?;
     if arguments.dry_run {
         return plan::print(&desk, &wish, backend, arguments.json);
     }
     carry_out(&desk, &wish, backend, arguments)
+}
+
+/// Makes sure, before anything is judged, that terminal and bundle can be had at all.
+fn check_ends(arguments: &Exec) -> anyhow::Result<()> {
+    terminal::size(arguments.tty)?;
+    let Some(out) = &arguments.out else { return Ok(()) };
+    let folder = out.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    if out.is_dir() || !folder.is_dir() {
+        bail!("--out {}: no file can be written there", out.display());
+    }
+    Ok(())
 }
 
 /// Has a wish judged, runs it if it may run, and tells how it ended.

@@ -6,25 +6,39 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use serde_json::json;
 use warrant_protocol::keys::{PublicKey, SigningKey};
 
 use crate::args::Keys;
-use crate::exit::Exit;
+use crate::exit::{Exit, Misuse};
 use crate::ui;
 use warrant_govern::Desk;
 
 pub(crate) fn run(home: Option<&Path>, command: Keys) -> anyhow::Result<Exit> {
     match command {
-        Keys::Approver { name, file } => {
-            let key = read_public(&file)?;
+        Keys::Approver { name, file, json: as_json } => {
+            let key = named(&file)?;
             Desk::open(home)?.plane().home().add_approver(&name, &key)?;
-            ui::note(&format!("{} may approve as {name}", key.id()));
+            if as_json {
+                ui::json(&json!({"name": name, "keyId": key.id()}));
+            } else {
+                ui::note(&format!("{} may approve as {name}", key.id()));
+            }
         }
-        Keys::New { name } => new(&name)?,
-        Keys::Show { file } => ui::data(&format!("{}\n", read_public(&file)?.pem().trim())),
-        Keys::Id { file } => ui::data(&format!("{}\n", read_public(&file)?.id().as_str())),
+        Keys::New { name, json: as_json } => new(&name, as_json)?,
+        Keys::Show { file, json: true } | Keys::Id { file, json: true } => {
+            let key = named(&file)?;
+            ui::json(&json!({"keyId": key.id(), "publicKey": key.pem().trim()}));
+        }
+        Keys::Show { file, .. } => ui::data(&format!("{}\n", named(&file)?.pem().trim())),
+        Keys::Id { file, .. } => ui::data(&format!("{}\n", named(&file)?.id().as_str())),
     }
     Ok(Exit::Success)
+}
+
+/// Reads a key file that the person named.
+fn named(file: &Path) -> anyhow::Result<PublicKey> {
+    read_public(file).context("KEYFILE").map_err(Misuse::of)
 }
 
 /// Returns the public key in a PEM file, which may hold the private one.
@@ -39,7 +53,7 @@ pub(crate) fn read_public(file: &Path) -> anyhow::Result<PublicKey> {
     PublicKey::from_pem(&text).with_context(|| format!("{} is no key", file.display()))
 }
 
-fn new(name: &Path) -> anyhow::Result<()> {
+fn new(name: &Path, as_json: bool) -> anyhow::Result<()> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).context("the system gave no randomness")?;
     let key = SigningKey::from_seed(&seed);
@@ -50,6 +64,11 @@ fn new(name: &Path) -> anyhow::Result<()> {
     }
     create(&secret, 0o600, &key.to_secret_pem())?;
     create(&public, 0o644, key.public().pem())?;
+    if as_json {
+        let id = key.public().id();
+        ui::json(&json!({"keyId": id, "privateKeyFile": secret, "publicKeyFile": public}));
+        return Ok(());
+    }
     ui::data(&format!("{}\n", key.public().id().as_str()));
     ui::note(&format!("wrote {} (keep it to yourself) and {}", secret.display(), public.display()));
     Ok(())

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -237,12 +237,12 @@ fn stop_on_signals(service: &Shared) -> anyhow::Result<watch::Receiver<bool>> {
 }
 
 pub(crate) fn log_to_stderr(level: &str) -> anyhow::Result<()> {
-    let filter = tracing_subscriber::EnvFilter::builder()
-        .parse(level)
-        .with_context(|| format!("`{level}` is no level of logging"))?;
+    let level: tracing_subscriber::filter::LevelFilter = level.parse().map_err(|_| {
+        anyhow!("--log {level}: the level is error, warn, info, debug, trace or off")
+    })?;
     let subscriber = tracing_subscriber::fmt()
         .json()
-        .with_env_filter(filter)
+        .with_max_level(level)
         .with_writer(std::io::stderr)
         .finish();
     // A second subscriber in one process keeps the first.

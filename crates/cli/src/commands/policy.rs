@@ -15,9 +15,11 @@ use warrant_protocol::{Isolation, RunRequest};
 
 use crate::args::{Exec, Init, Policy};
 use crate::commands::exec::request::Wish;
-use crate::exit::Exit;
+use crate::exit::{Exit, Misuse};
 use crate::ui;
-use warrant_govern::{Desk, PolicyFiles, around_plain, policy_folder, write_policy};
+use warrant_govern::{
+    Desk, PolicyFiles, PolicyFilesError, around_plain, policy_folder, write_policy,
+};
 
 /// `warrant init`.
 pub(crate) fn init(home: Option<&Path>, arguments: &Init) -> anyhow::Result<Exit> {
@@ -49,12 +51,20 @@ pub(crate) fn init(home: Option<&Path>, arguments: &Init) -> anyhow::Result<Exit
 pub(crate) fn run(desk: &Desk, command: Policy) -> anyhow::Result<Exit> {
     match command {
         Policy::Show { json: as_json } => show(desk, as_json),
-        Policy::Set { source } => set(desk, &source),
+        Policy::Set { source, json: as_json } => set(desk, &source, as_json),
         Policy::Check { source, json: as_json } => check(&source, as_json),
-        Policy::Test { source } => test(desk, source.as_deref()),
+        Policy::Test { source, json: as_json } => test(desk, source.as_deref(), as_json),
         Policy::Explain { json: as_json, argv } => explain(desk, &argv, as_json),
         Policy::Diff { source, json: as_json } => diff(desk, &source, as_json),
     }
+}
+
+/// Reads a policy that the person named.
+fn named(source: &str) -> anyhow::Result<PolicyFiles> {
+    PolicyFiles::named(source).map_err(|error| match error {
+        unknown @ PolicyFilesError::Unknown(_) => Misuse::of(unknown.into()),
+        other => other.into(),
+    })
 }
 
 fn in_force(desk: &Desk) -> anyhow::Result<&PolicySnapshot> {
@@ -81,8 +91,8 @@ fn show(desk: &Desk, as_json: bool) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn set(desk: &Desk, source: &str) -> anyhow::Result<Exit> {
-    let files = PolicyFiles::named(source)?;
+fn set(desk: &Desk, source: &str, as_json: bool) -> anyhow::Result<Exit> {
+    let files = named(source)?;
     let policy =
         PolicySnapshot::load(files.text()).context("refused; the policy in force stays")?;
     let content =
@@ -94,12 +104,16 @@ fn set(desk: &Desk, source: &str) -> anyhow::Result<Exit> {
         created_at: random::now()?,
     })?;
     write_policy(desk.plane().home().root(), &files)?;
-    ui::note(&format!("policy {} is in force", policy.hash()));
+    if as_json {
+        ui::json(&json!({"policyHash": policy.hash(), "inForce": true}));
+    } else {
+        ui::note(&format!("policy {} is in force", policy.hash()));
+    }
     Ok(Exit::Success)
 }
 
 fn check(source: &str, as_json: bool) -> anyhow::Result<Exit> {
-    let files = PolicyFiles::named(source)?;
+    let files = named(source)?;
     match inspect::check(files.text()) {
         Ok(checked) if as_json => ui::json(&json!({
             "valid": true, "policyHash": checked.hash, "rules": checked.rules, "examples": checked.examples,
@@ -119,13 +133,23 @@ fn check(source: &str, as_json: bool) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn test(desk: &Desk, source: Option<&str>) -> anyhow::Result<Exit> {
+fn test(desk: &Desk, source: Option<&str>, as_json: bool) -> anyhow::Result<Exit> {
     let files = match source {
-        Some(source) => PolicyFiles::named(source)?,
+        Some(source) => named(source)?,
         None => PolicyFiles::read(&policy_folder(desk.plane().home().root()))?,
     };
-    let checked = inspect::check(files.text())?;
-    ui::data(&format!("{} passed, 0 failed\n", checked.examples));
+    match inspect::check(files.text()) {
+        Ok(checked) if as_json => {
+            ui::json(&json!({"passed": checked.examples, "failed": 0, "policyHash": checked.hash}));
+        }
+        Ok(checked) => ui::data(&format!("{} passed, 0 failed\n", checked.examples)),
+        Err(problem) if as_json => {
+            let problem = format!("{:#}", anyhow::Error::from(problem));
+            ui::json(&json!({"passed": null, "failed": null, "problem": problem}));
+            return Ok(Exit::Failure);
+        }
+        Err(problem) => return Err(problem.into()),
+    }
     Ok(Exit::Success)
 }
 
@@ -174,7 +198,7 @@ fn explain(desk: &Desk, argv: &[String], as_json: bool) -> anyhow::Result<Exit> 
 
 fn diff(desk: &Desk, source: &str, as_json: bool) -> anyhow::Result<Exit> {
     let old = in_force(desk)?;
-    let files = PolicyFiles::named(source)?;
+    let files = named(source)?;
     let new = PolicySnapshot::load(files.text())?;
     let page =
         desk.plane().store().list(&RunFilter { state: None, before: None, limit: Some(1000) })?;

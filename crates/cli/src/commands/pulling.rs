@@ -187,7 +187,8 @@ fn conflict_json(conflict: &Conflict) -> Value {
 /// `warrant undo`.
 pub(crate) fn undo(desk: &Desk, arguments: &Undo) -> anyhow::Result<Exit> {
     let here = std::fs::canonicalize(&arguments.workspace)
-        .with_context(|| format!("no workspace at {}", arguments.workspace.display()))?;
+        .with_context(|| format!("--workspace: nothing at {}", arguments.workspace.display()))
+        .map_err(Misuse::of)?;
     let changed = if arguments.force { Changed::Overwrite } else { Changed::Refuse };
     let mut undone = put_back(desk, &here, changed);
     // What was pulled below a repository belongs to its top.

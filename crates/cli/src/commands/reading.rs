@@ -9,18 +9,18 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use warrant_plane::store::{RunFilter, RunRow};
 use warrant_protocol::event::ArtifactKind;
-use warrant_protocol::{ChainedEvent, Digest, Event, RunId, Timestamp};
+use warrant_protocol::{ChainedEvent, Digest, Event, RunId, RunState, Timestamp};
 
 use crate::args::{Bundle, Export, Log, Runs, Watch};
 use crate::commands::remote::watch::{Style, show};
-use crate::exit::Exit;
+use crate::exit::{Exit, Misuse};
 use crate::ui;
 use warrant_govern::Desk;
 
 /// `warrant runs`.
 pub(crate) fn runs(desk: &Desk, arguments: &Runs) -> anyhow::Result<Exit> {
-    let before =
-        arguments.before.as_deref().map(str::parse).transpose().context("--before is no cursor")?;
+    let before = arguments.before.as_deref().map(str::parse).transpose();
+    let before = before.context("--before is no cursor").map_err(Misuse::of)?;
     let filter = RunFilter { state: None, before, limit: Some(arguments.limit) };
     let page = desk.plane().store().list(&filter)?;
     if arguments.json {
@@ -33,12 +33,28 @@ pub(crate) fn runs(desk: &Desk, arguments: &Runs) -> anyhow::Result<Exit> {
     }
     for row in &page.runs {
         let task: String = ui::printable(&row.prompt).chars().take(60).collect();
-        ui::data(&format!("{}  {:<10} {}  {task}\n", row.id, row.state.as_str(), row.created_at));
+        let (id, at) = (row.id.to_string(), row.created_at.to_string());
+        ui::data(&line((&id, row.state.as_str()), &at, &task));
     }
     if let Some(next) = page.next {
         ui::note(&format!("older ones: warrant runs --before {next}"));
     }
     Ok(Exit::Success)
+}
+
+/// Returns one run as a line whose columns stand below each other, whatever its state.
+pub(crate) fn line((id, state): (&str, &str), created_at: &str, task: &str) -> String {
+    let width = RunState::ALL.iter().map(|state| state.as_str().len()).max().unwrap_or_default();
+    format!("{id}  {state:<width$}  {created_at}  {task}\n")
+}
+
+/// Says where a bundle was written.
+pub(crate) fn wrote(run: &str, file: &Path, as_json: bool) {
+    if as_json {
+        ui::json(&json!({"runId": run, "file": file}));
+    } else {
+        ui::note(&format!("wrote {}", file.display()));
+    }
 }
 
 fn row_json(row: &RunRow) -> Value {
@@ -61,7 +77,7 @@ pub(crate) fn bundle(desk: &Desk, arguments: &Bundle) -> anyhow::Result<Exit> {
     match &arguments.out {
         Some(file) => {
             write_bundle(desk, &run, file)?;
-            ui::note(&format!("wrote {}", file.display()));
+            wrote(run.as_str(), file, arguments.json);
         }
         None => ui::data(&format!("{}\n", desk.plane().bundle(&run)?)),
     }
@@ -84,17 +100,26 @@ pub(crate) fn write_bundle(desk: &Desk, run: &RunId, file: &Path) -> anyhow::Res
 
 /// `warrant log`.
 pub(crate) fn log(desk: &Desk, arguments: &Log) -> anyhow::Result<Exit> {
-    copy_artifact(desk, &arguments.run, ArtifactKind::Log)
+    copy_artifact(desk, arguments, ArtifactKind::Log)
 }
 
 /// `warrant diff`.
 pub(crate) fn diff(desk: &Desk, arguments: &Log) -> anyhow::Result<Exit> {
-    copy_artifact(desk, &arguments.run, ArtifactKind::Diff)
+    copy_artifact(desk, arguments, ArtifactKind::Diff)
 }
 
-fn copy_artifact(desk: &Desk, run: &str, kind: ArtifactKind) -> anyhow::Result<Exit> {
-    let run = desk.run_named(run)?;
-    let Some(digest) = artifact(desk, &run, kind)? else {
+fn copy_artifact(desk: &Desk, arguments: &Log, kind: ArtifactKind) -> anyhow::Result<Exit> {
+    let run = desk.run_named(&arguments.run)?;
+    let found = artifact(desk, &run, kind)?;
+    if arguments.json {
+        let text = match &found {
+            Some(digest) => text(desk, digest)?,
+            None => String::new(),
+        };
+        ui::json(&json!({"runId": run, "kind": kind.as_str(), "hash": found, "text": text}));
+        return Ok(Exit::Success);
+    }
+    let Some(digest) = found else {
         ui::note(&format!("{run} has no {}", kind.as_str()));
         return Ok(Exit::Success);
     };
@@ -109,9 +134,15 @@ fn copy_artifact(desk: &Desk, run: &str, kind: ArtifactKind) -> anyhow::Result<E
 
 /// Returns what a run's program said, for `--json`; bytes that are not UTF-8 are replaced.
 pub(crate) fn log_text(desk: &Desk, run: &RunId) -> anyhow::Result<String> {
-    let Some(digest) = artifact(desk, run, ArtifactKind::Log)? else { return Ok(String::new()) };
+    match artifact(desk, run, ArtifactKind::Log)? {
+        Some(digest) => text(desk, &digest),
+        None => Ok(String::new()),
+    }
+}
+
+fn text(desk: &Desk, digest: &Digest) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
-    open_blob(desk, &digest)?.read_to_end(&mut bytes).context("the log does not read back")?;
+    open_blob(desk, digest)?.read_to_end(&mut bytes).context("a blob does not read back")?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -148,7 +179,8 @@ pub(crate) fn export(desk: &Desk, arguments: &Export) -> anyhow::Result<Exit> {
     let since = match &arguments.since {
         Some(text) => text
             .parse()
-            .with_context(|| format!("--since {text}: write it as 2026-01-31T00:00:00.000Z"))?,
+            .with_context(|| format!("--since {text}: write it as 2026-01-31T00:00:00.000Z"))
+            .map_err(Misuse::of)?,
         None => Timestamp::from_unix_ms(0)?,
     };
     desk.plane().export(since, &mut io::stdout().lock())?;
@@ -168,7 +200,7 @@ pub(crate) fn watch(desk: &Desk, arguments: &Watch) -> anyhow::Result<Exit> {
             show(&event, (&mut shown, style));
         }
         if state.is_terminal() {
-            let is_good = state == warrant_protocol::RunState::Completed;
+            let is_good = state == RunState::Completed;
             return Ok(if is_good { Exit::Success } else { Exit::Failure });
         }
         // Another process writes the chain; the store has no way to call us.

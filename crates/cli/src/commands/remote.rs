@@ -13,7 +13,7 @@ use warrant_protocol::keys::{KeyRole, PublicKey, TrustedKeys};
 use warrant_protocol::{Digest, RunId};
 use warrant_workspace::{BranchWish, PullOptions, pull as bring};
 
-use crate::args::{Approve, Bundle, Cancel, Deny, Export, Login, Pull, Runs};
+use crate::args::{Approve, Bundle, Cancel, Deny, Export, Log, Login, Pull, Runs};
 use crate::commands::{keys, pulling, reading};
 use crate::exit::{Exit, Misuse};
 use crate::plane_client::{PlaneClient, run_id, write_login};
@@ -82,7 +82,7 @@ pub(crate) fn runs(plane: &PlaneClient, arguments: &Runs) -> anyhow::Result<Exit
             |name: &str| ui::printable(row.get(name).and_then(Value::as_str).unwrap_or_default());
         let state = if row.get("state").is_some() { word("state") } else { word("status") };
         let task: String = word("prompt").chars().take(60).collect();
-        ui::data(&format!("{}  {state:<10} {}  {task}\n", word("runId"), word("createdAt")));
+        ui::data(&reading::line((&word("runId"), &state), &word("createdAt"), &task));
     }
     if let Some(next) = answer.get("next").and_then(Value::as_str) {
         ui::note(&format!("older ones: warrant runs --before {next}"));
@@ -190,7 +190,7 @@ pub(crate) fn bundle(plane: &PlaneClient, arguments: &Bundle) -> anyhow::Result<
         Some(file) => {
             std::fs::write(file, format!("{bundle}\n"))
                 .with_context(|| format!("cannot write {}", file.display()))?;
-            ui::note(&format!("wrote {}", file.display()));
+            reading::wrote(&arguments.run, file, arguments.json);
         }
         None => ui::data(&format!("{bundle}\n")),
     }
@@ -198,16 +198,22 @@ pub(crate) fn bundle(plane: &PlaneClient, arguments: &Bundle) -> anyhow::Result<
 }
 
 /// `warrant log` and `warrant diff`.
-pub(crate) fn artifact(plane: &PlaneClient, run: &str, kind: &str) -> anyhow::Result<Exit> {
-    let run = run_id(run)?;
+pub(crate) fn artifact(plane: &PlaneClient, log: &Log, kind: &str) -> anyhow::Result<Exit> {
+    let run = run_id(&log.run)?;
     let bundle = ended(plane, &run)?;
-    match artifact_of(&bundle, kind) {
-        Some(digest) => {
-            let bytes = plane.blob(&digest, &Meter::on_terminal())?;
-            // A reader that went away saw what they wanted.
-            let _ = io::stdout().lock().write_all(&bytes);
-        }
-        None => ui::note(&format!("{run} has no {kind}")),
+    let digest = artifact_of(&bundle, kind);
+    let bytes = match &digest {
+        Some(digest) => plane.blob(digest, &Meter::on_terminal())?,
+        None => Vec::new(),
+    };
+    if log.json {
+        let text = String::from_utf8_lossy(&bytes);
+        ui::json(&json!({"runId": run, "kind": kind, "hash": digest, "text": text}));
+    } else if digest.is_none() {
+        ui::note(&format!("{run} has no {kind}"));
+    } else {
+        // A reader that went away saw what they wanted.
+        let _ = io::stdout().lock().write_all(&bytes);
     }
     Ok(Exit::Success)
 }

@@ -4,34 +4,39 @@
 use std::fs;
 use std::io::{self, IsTerminal as _, Read as _};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow};
 use serde_json::{Value, json};
 use warrant_plane::random;
 use warrant_protocol::SecretName;
 
 use crate::args::Secret;
-use crate::exit::Exit;
+use crate::exit::{Exit, Misuse};
 use crate::ui;
 use warrant_govern::Desk;
 
 pub(crate) fn run(desk: &Desk, command: Secret) -> anyhow::Result<Exit> {
     let secrets = desk.plane().secrets();
     match command {
-        Secret::Set { name, from_file } => {
-            let name: SecretName = name.parse()?;
+        Secret::Set { name, from_file, json: as_json } => {
+            let name = named(&name)?;
             let value = match from_file {
                 Some(file) => fs::read_to_string(&file)
-                    .with_context(|| format!("cannot read {}", file.display()))?,
+                    .with_context(|| format!("--from-file: cannot read {}", file.display()))
+                    .map_err(Misuse::of)?,
                 None => from_stdin(&name)?,
             };
             // A newline at the end is the editor's, not the secret's.
             let value = value.strip_suffix('\n').unwrap_or(&value);
             let value = value.strip_suffix('\r').unwrap_or(value);
             if value.is_empty() {
-                bail!("the value of {name} is empty");
+                return Err(Misuse::of(anyhow!("the value of {name} is empty")));
             }
             secrets.set(&name, value, random::now()?)?;
-            ui::note(&format!("kept {name}; policy says which runs may have it"));
+            if as_json {
+                ui::json(&json!({"name": name, "kept": true}));
+            } else {
+                ui::note(&format!("kept {name}; policy says which runs may have it"));
+            }
         }
         Secret::List { json: as_json } => {
             let entries = secrets.list()?;
@@ -45,13 +50,21 @@ pub(crate) fn run(desk: &Desk, command: Secret) -> anyhow::Result<Exit> {
                 entries.iter().for_each(|e| ui::data(&format!("{}  {}\n", e.name, e.updated_at)));
             }
         }
-        Secret::Rm { name } => {
-            let name: SecretName = name.parse()?;
+        Secret::Rm { name, json: as_json } => {
+            let name = named(&name)?;
             secrets.remove(&name)?;
-            ui::note(&format!("forgot {name}"));
+            if as_json {
+                ui::json(&json!({"name": name, "forgotten": true}));
+            } else {
+                ui::note(&format!("forgot {name}"));
+            }
         }
     }
     Ok(Exit::Success)
+}
+
+fn named(name: &str) -> anyhow::Result<SecretName> {
+    name.parse().context("NAME").map_err(Misuse::of)
 }
 
 fn from_stdin(name: &SecretName) -> anyhow::Result<String> {

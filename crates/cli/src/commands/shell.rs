@@ -88,7 +88,10 @@ impl Session<'_> {
             }
             ("diff", "") => {
                 let desk = Desk::open(self.home)?;
-                reading::diff(&desk, &Log { run: self.last_run(&desk)? })?
+                reading::diff(
+                    &desk,
+                    &Log { run: self.last_run(&desk)?, json: self.arguments.json },
+                )?
             }
             ("receipt", "") => {
                 let run = self.last_run(&Desk::open(self.home)?)?;

@@ -15,7 +15,7 @@ use warrant_protocol::verify::{Problem, VerifiedBundle, verify as check};
 
 use crate::args::Verify;
 use crate::commands::keys::read_public;
-use crate::exit::Exit;
+use crate::exit::{Exit, Misuse};
 use crate::plane_client::PlaneClient;
 use crate::ui::{self, Tone, paint};
 use warrant_govern::Desk;
@@ -140,7 +140,9 @@ fn read_run(home: Option<&Path>, run: &str) -> anyhow::Result<Result<VerifiedBun
 
 fn read_bytes(file: &Path) -> anyhow::Result<Vec<u8>> {
     if file.as_os_str() != "-" {
-        return fs::read(file).with_context(|| format!("cannot read {}", file.display()));
+        return fs::read(file)
+            .with_context(|| format!("RUN|FILE: cannot read {}", file.display()))
+            .map_err(Misuse::of);
     }
     let mut bytes = Vec::new();
     std::io::stdin().read_to_end(&mut bytes).context("cannot read standard input")?;

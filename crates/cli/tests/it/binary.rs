@@ -59,7 +59,8 @@ fn a_terminal_is_given_when_asked_for() {
     assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
     assert!(stdout(&output).contains("33 111"), "{}", stdout(&output));
     let refused = place.run(&["sandbox", "exec", "--tty", "--", "true"]);
-    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert_eq!(place.json(&["runs", "--json"])["runs"].as_array().unwrap().len(), 1);
     assert!(stderr(&refused).contains("--tty needs a terminal"), "{}", stderr(&refused));
 }
 

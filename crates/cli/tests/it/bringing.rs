@@ -161,7 +161,7 @@ fn continuing_needs_a_run_that_ended_and_fits() {
     let machine = Machine::with_repository();
     let run = machine.sandboxed("sed -i s/two/ZWEI/ a.txt");
     let unknown = machine.run(&["continue", "run_00000000-0000-4000-8000-000000000000"]);
-    assert_eq!(unknown.status.code(), Some(1), "{}", stderr(&unknown));
+    assert_eq!(unknown.status.code(), Some(2), "{}", stderr(&unknown));
     let missing = machine.run(&["continue", &run, "--tool-journal", "/nonexistent"]);
     assert_eq!(missing.status.code(), Some(2), "{}", stderr(&missing));
     for (words, why) in [

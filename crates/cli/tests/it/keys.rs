@@ -35,6 +35,6 @@ fn a_key_that_exists_is_never_overwritten() {
 #[test]
 fn a_file_that_is_no_key_is_named() {
     let output = run(&["keys", "id", &sample("bundle.json")]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("bundle.json"), "{}", stderr(&output));
 }

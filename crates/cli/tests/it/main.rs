@@ -20,6 +20,7 @@ mod keys;
 mod machine;
 mod mcp;
 mod mcp_http;
+mod misuse;
 mod plane;
 mod progress;
 mod remote;

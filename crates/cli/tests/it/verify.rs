@@ -88,7 +88,7 @@ fn usage_is_2_and_names_the_mistake() {
 #[test]
 fn a_missing_file_is_an_error_that_names_it() {
     let output = run(&["verify", "no-such-bundle.json"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("no-such-bundle.json"));
 }
 

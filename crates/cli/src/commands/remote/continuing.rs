@@ -42,7 +42,7 @@ pub(crate) fn run(plane: &PlaneClient, arguments: &Continue) -> anyhow::Result<E
     if arguments.wait {
         return usage("--wait is for this machine; a plane's run is watched to its end");
     }
-    if arguments.out.is_some() && (arguments.there.no_watch || arguments.there.dry_run) {
+    if arguments.out.is_some() && (arguments.there.told.no_watch || arguments.there.told.dry_run) {
         return usage("--out needs a run that is watched to its end");
     }
     let words = Words::read(arguments)?;
@@ -59,7 +59,7 @@ pub(crate) fn run(plane: &PlaneClient, arguments: &Continue) -> anyhow::Result<E
     if let Some(before) = &before {
         before.carry_over(&mut request, &words, arguments);
     }
-    if let Some(execution) = argv_execution(&arguments.argv, arguments.there.timeout) {
+    if let Some(execution) = argv_execution(&arguments.argv, arguments.there.told.timeout) {
         request.execution = Some(execution);
     }
     let (reference, envelope) = hand_over(plane, &request, (arguments, before.as_ref()))?;
@@ -108,11 +108,11 @@ impl Before {
         if words.task.is_none() && arguments.there.agent.is_none() {
             request.execution.clone_from(&contract.execution);
         }
-        if arguments.there.secrets.is_empty() {
+        if arguments.there.told.secrets.is_empty() {
             request.secret_names =
                 contract.secrets.iter().map(|secret| secret.name.clone()).collect();
         }
-        if arguments.there.allow_hosts.is_empty() {
+        if arguments.there.told.allow_hosts.is_empty() {
             request.network = contract.network.clone();
             request.egress.clone_from(&contract.egress);
         }
@@ -143,15 +143,9 @@ fn as_run(arguments: &Continue, (words, before): (&Words, Option<&Before>)) -> a
     Ok(Run {
         agent: of_run(&there.agent, contract.map(|body| body.agent.kind.clone()), "command"),
         pool: of_run(&there.pool, contract.map(|body| body.runner.pool.to_string()), "default"),
-        secrets: there.secrets.clone(),
-        allow_hosts: there.allow_hosts.clone(),
-        allow_untracked: there.allow_untracked.clone(),
-        env: there.env.clone(),
+        told: there.told.clone(),
         repo: arguments.repo.clone(),
         isolation: of_run(&arguments.isolation, isolation, "namespace"),
-        timeout: there.timeout,
-        dry_run: there.dry_run,
-        no_watch: there.no_watch,
         json: arguments.json,
         task: vec![prompt],
     })

@@ -38,8 +38,8 @@ pub(crate) fn run(plane: &PlaneClient, arguments: &Run) -> anyhow::Result<Exit> 
 pub(crate) fn here(home: Option<&Path>, arguments: &Run) -> anyhow::Result<Exit> {
     let only_there = [
         ("--pool", arguments.pool != "default"),
-        ("--allow-untracked", !arguments.allow_untracked.is_empty()),
-        ("--no-watch", arguments.no_watch),
+        ("--allow-untracked", !arguments.told.allow_untracked.is_empty()),
+        ("--no-watch", arguments.told.no_watch),
     ];
     if let Some((name, _)) = only_there.into_iter().find(|(_, is_given)| *is_given) {
         return Err(Misuse::of(anyhow::anyhow!("{name} needs a plane: --plane URL")));
@@ -64,12 +64,12 @@ pub(crate) fn here(home: Option<&Path>, arguments: &Run) -> anyhow::Result<Exit>
     };
     let exec = Exec {
         provider: Some(arguments.isolation.clone()),
-        timeout: arguments.timeout,
-        allow_hosts: arguments.allow_hosts.clone(),
-        secrets: arguments.secrets.clone(),
-        env: arguments.env.clone(),
+        timeout: arguments.told.timeout,
+        allow_hosts: arguments.told.allow_hosts.clone(),
+        secrets: arguments.told.secrets.clone(),
+        env: arguments.told.env.clone(),
         workspace: Some(arguments.repo.clone()),
-        dry_run: arguments.dry_run,
+        dry_run: arguments.told.dry_run,
         json: arguments.json,
         ..Exec::plain(&argv)
     };
@@ -85,14 +85,14 @@ pub(super) fn captured(plane: &PlaneClient, arguments: &Run) -> anyhow::Result<W
     let meter = Meter::on_terminal();
     let options = CaptureOptions {
         scratch: scratch.path(),
-        allow_untracked: &arguments.allow_untracked,
+        allow_untracked: &arguments.told.allow_untracked,
         deny_patterns: &deny,
         history: History::Commit,
         progress: &|step| meter.step(step),
     };
     let sink = Sending { sink: plane, meter: &meter };
     let captured = match capture(&repo, &sink, &options) {
-        Err(CaptureError::Discover(_)) if !arguments.allow_untracked.is_empty() => {
+        Err(CaptureError::Discover(_)) if !arguments.told.allow_untracked.is_empty() => {
             capture_folder(&repo, &sink, &options)
         }
         other => other,
@@ -107,8 +107,8 @@ pub(super) fn captured(plane: &PlaneClient, arguments: &Run) -> anyhow::Result<W
 
 /// Returns what the arguments ask for.
 pub(super) fn request(arguments: &Run, workspace: WorkspaceManifest) -> anyhow::Result<RunRequest> {
-    let allow_hosts = parsed_all(&arguments.allow_hosts, "--allow-host")?;
-    let secret_names = parsed_all(&arguments.secrets, "--secret")?;
+    let allow_hosts = parsed_all(&arguments.told.allow_hosts, "--allow-host")?;
+    let secret_names = parsed_all(&arguments.told.secrets, "--secret")?;
     let prompt = arguments.task.join(" ");
     Ok(RunRequest {
         requested_by: principal(),
@@ -151,7 +151,7 @@ where
 
 fn execution(arguments: &Run, prompt: String) -> anyhow::Result<ExecutionSpec> {
     let mut vars = BTreeMap::new();
-    for pair in &arguments.env {
+    for pair in &arguments.told.env {
         match pair.split_once('=') {
             Some((name, value)) if !name.is_empty() => {
                 vars.insert(name.to_owned(), value.to_owned());
@@ -166,7 +166,7 @@ fn execution(arguments: &Run, prompt: String) -> anyhow::Result<ExecutionSpec> {
         egress_proxy: None,
     });
     let spec = ExecutionSpec::by_agent(&arguments.agent, None, &prompt);
-    let timeout_ms = arguments.timeout;
+    let timeout_ms = arguments.told.timeout;
     Ok(match spec {
         ExecutionSpec::Shell { script, shell, cwd, log, .. } => {
             ExecutionSpec::Shell { script, shell, cwd, timeout_ms, env, log }
@@ -187,7 +187,7 @@ pub(super) fn submit(
     arguments: &Run,
     request: RunRequest,
 ) -> anyhow::Result<(Option<RunId>, Exit)> {
-    if arguments.dry_run {
+    if arguments.told.dry_run {
         let body = json!({"request": request, "dryRun": true});
         return match plane.post("/v1/runs", &body) {
             Ok(report) => {
@@ -203,7 +203,7 @@ pub(super) fn submit(
     };
     let run = &submitted.run_id;
     let waits = submitted.status == WireStatus::AwaitingApproval;
-    if arguments.no_watch {
+    if arguments.told.no_watch {
         if arguments.json {
             ui::json(&serde_json::to_value(&submitted)?);
         } else {
