@@ -11,7 +11,7 @@ use warrant_plane::store::RunFilter;
 
 use super::{exec, pulling, reading, verify};
 use crate::args::{Exec, Log, Shell, Undo, Verify};
-use crate::exit::Exit;
+use crate::exit::{Exit, Misuse};
 use crate::ui;
 
 const HELP: &str = "\
@@ -23,7 +23,8 @@ every line is one governed run; a line may be any shell script
 /// Reads lines until there are no more; the last line's exit code is ours.
 pub(crate) fn run(home: Option<&Path>, arguments: &Shell) -> anyhow::Result<Exit> {
     let workspace = std::fs::canonicalize(&arguments.workspace)
-        .with_context(|| format!("no workspace at {}", arguments.workspace.display()))?;
+        .with_context(|| format!("--workspace: nothing at {}", arguments.workspace.display()))
+        .map_err(Misuse::of)?;
     std::env::set_current_dir(&workspace).context("the workspace cannot be entered")?;
     let session = Session { home, arguments, workspace, is_person: io::stdin().is_terminal() };
     if session.is_person {

@@ -84,7 +84,7 @@ fn a_terminal_sees_a_pull_that_waits_for_its_plane() {
 
 #[test]
 fn a_terminal_sees_the_workspace_of_a_run_being_sent() {
-    shows_on_a_terminal("run 'echo hi'", "sending");
+    shows_on_a_terminal("run --allow-untracked a.txt 'echo hi'", "sending");
 }
 
 #[test]
