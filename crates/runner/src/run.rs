@@ -18,8 +18,8 @@ use warrant_protocol::port::{Lease, Plane, PlaneError, SecretValue};
 use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::signed::InvalidSigned;
 use warrant_protocol::{
-    Event, LimitKind, Outcome, PoolName, PublicKey, Receipt, RunId, RunnerId, Sealer, Signed,
-    Signer, SigningKey, Timestamp, Usage, fold,
+    Event, LimitKind, Outcome, PoolName, Posture, PublicKey, Receipt, RunId, RunnerId, Sealer,
+    Signed, Signer, SigningKey, Timestamp, Usage, fold,
 };
 use warrant_sandbox::{Backend, Cancel, Gate, Plan, RunReport, Stdin, Stream, TtySize};
 use warrant_workspace::{Progress, Step};
@@ -220,11 +220,11 @@ fn walk(
         Some(posture) => posture,
         None => check(journal, fitted.ready(surroundings.cancel)?)?,
     };
-    fitted.bind(journal, &posture)?;
     let room = Room { surroundings, lease, backend };
     let (report, taken) = if contract.secrets.is_empty() {
-        room.work_after_start(&fitted.plan, journal)?
+        room.work_after_start((&fitted, &posture), journal)?
     } else {
+        fitted.bind(journal, &posture)?;
         let secrets = start(surroundings, lease, journal)?;
         *redactor = Redactor::new(&secrets).map_err(|error| Halt::internal(error.to_string()))?;
         fit::fill_secrets(&mut fitted.plan, &secrets);
@@ -266,19 +266,22 @@ struct Room<'a> {
 }
 
 impl Room<'_> {
-    /// Runs a program that needs no secret: its boundary is built while the plane records the
-    /// start, and it starts when both are done.
+    /// Runs a program that needs no secret: its boundary is built while what will be applied is
+    /// bound and the plane records the start, and it starts when all is done.
     fn work_after_start(
         &self,
-        plan: &Plan,
+        (fitted, posture): (&fit::Fitted<'_>, &Posture),
         journal: &mut Journal<'_>,
     ) -> Result<(RunReport, Taken), Halt> {
         let mut halted = None;
         let mut gate = || {
-            halted = start(self.surroundings, self.lease, journal).err();
+            let begun = fitted
+                .bind(journal, posture)
+                .and_then(|()| start(self.surroundings, self.lease, journal));
+            halted = begun.err();
             halted.is_none()
         };
-        let worked = self.work((plan, &Redactor::none()), &mut gate);
+        let worked = self.work((&fitted.plan, &Redactor::none()), &mut gate);
         match halted {
             Some(halt) => Err(halt),
             None => worked,
