@@ -141,40 +141,59 @@ fn decisions(stored: u64) {
     let (status, made) = house.client().post("/sandbox", "{}");
     assert_eq!(status, 200, "{made}");
     let id = made.split("\"sandboxId\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
-    let before = round(&house, &id, ROUND);
+    let before = round(&house, &id, Pace::Saturated);
     println!("decisions, {ROUND} on a new store: {before}");
-    let mut kept = ROUND;
+    println!("decisions, as they come, a new store: {}", round(&house, &id, Pace::Offered));
+    let mut kept = 2 * ROUND;
     while kept + ROUND < stored {
         kept += ROUND;
-        let each = round(&house, &id, ROUND);
+        let each = round(&house, &id, Pace::Saturated);
         if kept.is_multiple_of(5 * ROUND) {
             println!("decisions, after {kept}: {each}");
         }
     }
-    let after = round(&house, &id, ROUND);
+    let after = round(&house, &id, Pace::Saturated);
     println!("decisions, {ROUND} after {kept} stored: {after}");
+    println!("decisions, as they come, after {kept}: {}", round(&house, &id, Pace::Offered));
 }
 
-/// Has so many decisions made over eight connections; returns the figures as a line.
-fn round(house: &House, id: &str, count: u64) -> String {
-    let next = AtomicU64::new(0);
+/// How fast questions are asked.
+#[derive(Clone, Copy, PartialEq)]
+enum Pace {
+    /// The next as soon as one is answered: what the house can do at most.
+    Saturated,
+    /// A thousand a second, each at its own moment; late is counted from that moment.
+    Offered,
+}
+
+/// Has a round of decisions made over eight connections; returns the figures as a line.
+fn round(house: &House, id: &str, pace: Pace) -> String {
+    const OFFERED: Duration = Duration::from_millis(1);
+    let (next, count) = (AtomicU64::new(0), ROUND);
     let began = Instant::now();
     let mut times: Vec<Duration> = std::thread::scope(|scope| {
         let work = || {
             let (mut client, mut times) = (house.client(), Vec::new());
-            while next.fetch_add(1, Ordering::Relaxed) < count {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= count {
+                    return times;
+                }
                 let content = format!(
                     r#"{{\"type\":\"sandbox_exec_intent\",\"provider\":\"daytona\",\"sandbox_id\":\"{id}\",\"command\":[\"echo\",\"hello\"]}}"#
                 );
                 let body = format!(
                     r#"{{"model":"helm-governance","messages":[{{"role":"user","content":"{content}"}}]}}"#
                 );
-                let asked = Instant::now();
+                let asked = match pace {
+                    Pace::Saturated => Instant::now(),
+                    Pace::Offered => began + OFFERED * u32::try_from(number).unwrap(),
+                };
+                std::thread::sleep(asked.saturating_duration_since(Instant::now()));
                 let (status, said) = client.post("/v1/chat/completions", &body);
                 times.push(asked.elapsed());
                 assert!(status == 200 && said.contains("tool_calls"), "{status} {said}");
             }
-            times
         };
         let threads: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
