@@ -61,11 +61,9 @@ pub(crate) fn pack_checkout(
     journal: &mut Journal<'_>,
     (checkout, redactor): (&Checkout, &Redactor),
 ) -> Result<Option<NotPacked>, Halt> {
-    let Ok(scratch) = Scratch::create(&surroundings.scratch.join("packing")) else {
-        return Ok(not_packed("there is no room to collect the changes in"));
-    };
-    let collected =
-        surroundings.told(|progress| collect_checkout(checkout, &options_for(&scratch, progress)));
+    // The directory is this run's own and goes with it.
+    let collected = surroundings
+        .told(|progress| collect_checkout(checkout, &options_for(surroundings.scratch, progress)));
     let collected = match collected {
         Ok(collected) => collected,
         Err(error) => {
@@ -141,13 +139,13 @@ fn collect(
     let lower =
         File::open(surroundings.workspace).map_err(|_| "the workspace is gone".to_owned())?;
     let collected = surroundings.told(|progress| {
-        collect_overlay(lower.as_fd(), upper.as_fd(), &options_for(scratch, progress))
+        collect_overlay(lower.as_fd(), upper.as_fd(), &options_for(&scratch.path, progress))
     });
     collected.map_err(|error| format!("the changes could not be collected: {error}"))
 }
 
-fn options_for<'a>(scratch: &'a Scratch, progress: Progress<'a>) -> CollectOptions<'a> {
-    CollectOptions { scratch: scratch.path.as_path(), limits: TreeLimits::generous(), progress }
+fn options_for<'a>(scratch: &'a Path, progress: Progress<'a>) -> CollectOptions<'a> {
+    CollectOptions { scratch, limits: TreeLimits::generous(), progress }
 }
 
 /// Whether a compressed part of the diff may carry a secret.

@@ -355,7 +355,7 @@ impl Plane for RemotePlane {
 
     fn new_blob(&self, lease: &LeaseKey) -> Result<Box<dyn BlobWrite>, PlaneError> {
         let (_, _, entry) = self.hold(lease)?;
-        Ok(Box::new(entry.new_blob().map_err(PlaneError::failed)?))
+        Ok(Box::new(entry.new_blob()))
     }
 
     fn blob(&self, digest: &Digest) -> Result<Box<dyn Read + Send>, PlaneError> {

@@ -1,14 +1,18 @@
 //! Blobs: where captured bytes go and where they come from, hashed on the way.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use sha2::{Digest as _, Sha256};
 use warrant_protocol::Digest;
 
 /// The size of every copying buffer; memory stays bounded whatever the file's size.
 pub(crate) const BUFFER_BYTES: usize = 128 * 1024;
+
+/// What is not larger waits in memory instead of in a scratch file.
+pub(crate) const SMALL_BYTES: u64 = 1 << 20;
 
 /// A blob that was stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,4 +111,74 @@ pub(crate) fn read_some(source: &mut (impl Read + ?Sized), buffer: &mut [u8]) ->
 /// Returns an empty directory of ours in `parent`, readable by nobody else.
 pub(crate) fn scratch_directory(parent: &Path) -> io::Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("warrant-").tempdir_in(parent)
+}
+
+/// A file without a name, in memory as long as it is small: the file systems of busy machines take
+/// longer to find a free inode than to write so little.
+#[derive(Debug)]
+pub(crate) struct Spool<'a> {
+    file: File,
+    bytes: u64,
+    scratch: &'a Path,
+}
+
+impl<'a> Spool<'a> {
+    /// Begins one; `scratch` is where it goes when it grows.
+    pub(crate) fn new(scratch: &'a Path) -> io::Result<Self> {
+        let file = File::from(memfd_create("warrant", MemfdFlags::CLOEXEC)?);
+        Ok(Self { file, bytes: 0, scratch })
+    }
+
+    /// Returns what was written, to be read from its start.
+    pub(crate) fn into_file(mut self) -> io::Result<File> {
+        self.file.seek(SeekFrom::Start(0))?;
+        Ok(self.file)
+    }
+
+    fn move_out(&mut self) -> io::Result<()> {
+        let mut file = tempfile::tempfile_in(self.scratch)?;
+        self.file.seek(SeekFrom::Start(0))?;
+        io::copy(&mut self.file, &mut file)?;
+        self.file = file;
+        Ok(())
+    }
+}
+
+impl Write for Spool<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let was_small = self.bytes <= SMALL_BYTES;
+        if was_small && self.bytes + bytes.len() as u64 > SMALL_BYTES {
+            self.move_out()?;
+            self.bytes = SMALL_BYTES + 1;
+        }
+        let count = self.file.write(bytes)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn a_spool_yields_what_was_written_in_memory_and_on_disk() {
+        let scratch = tempfile::tempdir().unwrap();
+        for size in [0_usize, 1, 1 << 20, (1 << 20) + 1, 3 << 20] {
+            let content: Vec<u8> = (0..size).map(|at| (at % 251) as u8).collect();
+            let mut spool = Spool::new(scratch.path()).unwrap();
+            for chunk in content.chunks(100_000) {
+                spool.write_all(chunk).unwrap();
+            }
+            let mut read = Vec::new();
+            spool.into_file().unwrap().read_to_end(&mut read).unwrap();
+            assert!(read == content, "{size}");
+        }
+    }
 }

@@ -334,7 +334,7 @@ fn capture_files(
     let Job { sink, options, .. } = job;
     let untracked = untracked()?;
     let held_back = tracked::held_back_changes(job, seen)?;
-    let mut sorter = Sorter::create(&seen.root, *sink, options)?;
+    let mut sorter = Sorter::new(&seen.root, *sink, options);
     for name in untracked {
         sorter.sort(&name)?;
     }

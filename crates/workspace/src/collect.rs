@@ -22,6 +22,7 @@ use crate::patch::{LARGE_BYTES, Patcher, Version};
 use crate::progress::{Phase, Progress, Step};
 use crate::raw::BaseFile;
 use crate::root::{Facts, Node, Root, node_at, open_regular};
+use crate::threads::{FEW_FILES, on_all_processors};
 use crate::walk::{Folder, GitNames, child_of, walk_open};
 use crate::{GitError, LimitExceeded, PackError, TreeLimits, TreePath, WalkError};
 
@@ -76,7 +77,7 @@ pub fn collect(
     let walked = walk_open(&checkout.root, None, &options.limits, GitNames::Leave)?;
     let stamps = Stamps::of(checkout);
     let found = compare(checkout, &walked.folders, &stamps, options)?;
-    let mut keeper = Keeper::create(options)?;
+    let mut keeper = Keeper::new(options);
     let mut unread: Vec<Unread> = walked
         .git_names
         .into_iter()
@@ -112,7 +113,7 @@ pub fn collect(
         let old = old_version(checkout, &keeper.patcher, path)?;
         keeper.patcher.add(path.clone(), old, None);
     }
-    finish(keeper.patcher, unread, options)
+    finish(keeper.patcher, unread)
 }
 
 /// Collects what an overlay's upper directory changes in the directory below it.
@@ -134,7 +135,7 @@ pub fn collect_overlay(
         .into_iter()
         .map(|path| Unread { path, why: WhyUnread::GitName })
         .collect();
-    let mut keeper = Keeper::create(options)?;
+    let mut keeper = Keeper::new(options);
     let total = Some(scanned.rows.len() as u64);
     for (done, Scanned { path, before, after }) in scanned.rows.into_iter().enumerate() {
         let old = keeper.version(&lower, &path, before)?;
@@ -146,16 +147,12 @@ pub fn collect_overlay(
         }
         (options.progress)(Step { phase: Phase::Comparing, done: done as u64, total });
     }
-    finish(keeper.patcher, unread, options)
+    finish(keeper.patcher, unread)
 }
 
-fn finish(
-    patcher: Patcher,
-    mut unread: Vec<Unread>,
-    options: &CollectOptions<'_>,
-) -> Result<Collected, CollectError> {
+fn finish(patcher: Patcher, mut unread: Vec<Unread>) -> Result<Collected, CollectError> {
     unread.sort_by(|a, b| a.path.cmp(&b.path));
-    let (changes, diff) = patcher.finish(options.scratch)?;
+    let (changes, diff) = patcher.finish()?;
     Ok(Collected { changes, unread, diff })
 }
 
@@ -171,7 +168,7 @@ enum State {
     Unread(WhyUnread),
 }
 
-/// Compares every file with the base, on all processors.
+/// Compares every file with the base, on all processors unless there are few.
 fn compare(
     checkout: &Checkout,
     folders: &[Folder],
@@ -187,7 +184,7 @@ fn compare(
     );
     let work = || -> Result<Vec<Found>, CollectError> {
         let mut found = Vec::new();
-        let buffer = vec![0; BUFFER_BYTES];
+        let buffer = Vec::new();
         let mut comparer = Comparer { checkout, stamps, limits: &options.limits, buffer };
         loop {
             let next = waiting.lock().ok().and_then(|mut waiting| waiting.pop());
@@ -217,13 +214,11 @@ fn compare(
             });
         }
     };
-    let workers = std::thread::available_parallelism().map_or(1, |count| count.get().min(8));
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        handles.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
-    });
+    if total <= FEW_FILES {
+        return work();
+    }
     let mut found = Vec::with_capacity(total);
-    for result in results {
+    for result in on_all_processors(work) {
         found.extend(result.map_err(|_| CollectError::Scratch(io::ErrorKind::Other.into()))??);
     }
     Ok(found)
@@ -258,6 +253,8 @@ impl Comparer<'_> {
         }
         let mut hash = object_hash(ObjectKind::Blob, facts.bytes);
         let mut left = facts.bytes;
+        let room = usize::try_from(left).unwrap_or(usize::MAX).min(BUFFER_BYTES);
+        self.buffer.resize(self.buffer.len().max(room), 0);
         while left > 0 {
             let count = read_some(&mut file, &mut self.buffer)?;
             hash.update(self.buffer.get(..count).unwrap_or_default());
@@ -294,9 +291,9 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn create(options: &CollectOptions<'_>) -> Result<Self, CollectError> {
-        let patcher = Patcher::create(options.scratch).map_err(CollectError::Scratch)?;
-        Ok(Self { patcher, left: options.limits.bytes, limits: options.limits })
+    fn new(options: &CollectOptions<'_>) -> Self {
+        let patcher = Patcher::new(options.scratch);
+        Self { patcher, left: options.limits.bytes, limits: options.limits }
     }
 
     /// Stores what lies at `path`, which was a file or link a moment ago.

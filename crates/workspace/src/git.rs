@@ -82,7 +82,9 @@ impl ScratchRepo {
     pub(crate) fn create(parent: &Path) -> io::Result<Self> {
         let directory = scratch_directory(parent)?;
         let objects = directory.path().join("objects");
+        fs::create_dir_all(directory.path().join("objects/info"))?;
         write_git_directory(directory.path(), "ref: refs/heads/none\n")?;
+        fs::write(directory.path().join("info/attributes"), ATTRIBUTES)?;
         Ok(Self { directory, objects, work_tree: None })
     }
 
@@ -124,17 +126,17 @@ impl ScratchRepo {
     }
 }
 
-/// Writes what git needs to take a directory for a repository, and nothing it could execute.
+/// Writes what git needs to take a directory for a repository, and nothing it could execute. What
+/// it makes itself when it is needed is left to it.
 pub(crate) fn write_git_directory(path: &Path, head: &str) -> io::Result<()> {
-    for part in ["objects/pack", "objects/info", "refs/heads", "refs/tags", "info"] {
+    for part in ["objects/pack", "refs", "info"] {
         fs::create_dir_all(path.join(part))?;
     }
     fs::write(path.join("HEAD"), head)?;
     fs::write(
         path.join("config"),
         "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n",
-    )?;
-    fs::write(path.join("info/attributes"), ATTRIBUTES)
+    )
 }
 
 /// One call of git.

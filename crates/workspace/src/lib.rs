@@ -27,6 +27,7 @@ mod progress;
 mod pull;
 mod raw;
 mod root;
+mod threads;
 mod walk;
 
 pub use blob::{BlobDirectory, BlobSink, BlobSource, StoredBlob};

@@ -11,19 +11,20 @@ mod write;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write};
+use std::io::{self, BufReader, Read, Seek as _, Write};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use warrant_protocol::{Digest, WorkspaceManifest};
 
-use crate::blob::{copy_hashed, scratch_directory};
+use crate::blob::{SMALL_BYTES, Spool, copy_hashed};
 use crate::bundle::BundleHeader;
 use crate::object::{FileMode, InvalidTree, ObjectKind, Oid, TreeEntry, parse_commit, parse_tree};
 use crate::pack::Pack;
 use crate::progress::{Phase, Progress, Step};
 use crate::raw::BaseFile;
 use crate::root::{Facts, Root};
+use crate::threads::FEW_FILES;
 use crate::walk::check_depth;
 use crate::{BlobSource, GitError, LimitExceeded, PackError, TreeLimits, TreePath};
 
@@ -154,8 +155,7 @@ pub fn materialize(
     options: &MaterializeOptions<'_>,
 ) -> Result<Checkout, MaterializeError> {
     let root = empty_root(target)?;
-    let scratch = scratch_directory(options.scratch).map_err(MaterializeError::Scratch)?;
-    let bundle = fetch(source, &manifest.bundle_hash, &scratch, options.progress)?;
+    let (bundle, bundle_bytes) = fetch(source, &manifest.bundle_hash, options)?;
     let (header, pack) = open_bundle(bundle, options)?;
     let base_ref = Oid::from_hex(&manifest.base_ref)
         .filter(|oid| matches!(pack.stat(*oid), Some((ObjectKind::Commit, _))))
@@ -163,21 +163,26 @@ pub fn materialize(
     let base = read_base(&pack, base_ref, manifest, &options.limits)?;
     let dirty = match &manifest.dirty_diff_hash {
         Some(digest) => {
-            let diff = fetch(source, digest, &scratch, options.progress)?;
-            Some(dirty::apply(&pack, base_ref, diff, scratch.path())?)
+            let (diff, _) = fetch(source, digest, options)?;
+            Some(dirty::apply(&pack, base_ref, diff, options.scratch)?)
         }
         None => None,
     };
     let plan = plan::plan(&base, dirty.as_ref(), manifest, &options.limits)?;
     let git = gitdir::Writer { target, pack: &pack, header: &header, base_ref };
-    let (written, begun) = std::thread::scope(|scope| {
+    let begin = || match options.git_directory {
+        GitDirectory::Write => git.begin(),
+        GitDirectory::Omit => Ok(()),
+    };
+    let write = || write::write(&root, &plan, &pack, options);
+    let (written, begun) = match bundle_bytes > SMALL_BYTES || plan.base.len() > FEW_FILES {
         // The session's copy of the pack is written beside the files.
-        let begun = scope.spawn(|| match options.git_directory {
-            GitDirectory::Write => git.begin(),
-            GitDirectory::Omit => Ok(()),
-        });
-        (write::write(&root, &plan, &pack, options), begun.join())
-    });
+        true => std::thread::scope(|scope| {
+            let begun = scope.spawn(begin);
+            (write(), begun.join())
+        }),
+        false => (write(), Ok(begin())),
+    };
     let mut written = written?;
     if let Some(dirty) = &dirty {
         write::write_dirty(&root, &plan, dirty, &mut written)?;
@@ -203,41 +208,40 @@ fn empty_root(target: &Path) -> Result<Root, MaterializeError> {
     }
 }
 
-/// Fetches a blob into a scratch file and proves its digest.
+/// Fetches a blob into a file of ours and proves its digest; returns its size, too.
 fn fetch(
     source: &dyn BlobSource,
     digest: &Digest,
-    scratch: &tempfile::TempDir,
-    progress: Progress<'_>,
-) -> Result<File, MaterializeError> {
+    options: &MaterializeOptions<'_>,
+) -> Result<(File, u64), MaterializeError> {
     let failed = |source| MaterializeError::Fetch { digest: *digest, source };
-    let mut file = tempfile::tempfile_in(scratch.path()).map_err(MaterializeError::Scratch)?;
+    let mut spool = Spool::new(options.scratch).map_err(MaterializeError::Scratch)?;
     let mut reader = source.open(digest).map_err(failed)?;
-    let mut sink = Counted { file: &mut file, done: 0, progress };
+    let mut sink = Counted { spool: &mut spool, done: 0, progress: options.progress };
     let stored = copy_hashed(&mut reader, &mut sink).map_err(failed)?;
     if stored.digest != *digest {
         return Err(MaterializeError::Digest { wanted: *digest, found: stored.digest });
     }
-    file.seek(SeekFrom::Start(0)).map_err(MaterializeError::Scratch)?;
-    Ok(file)
+    let file = spool.into_file().map_err(MaterializeError::Scratch)?;
+    Ok((file, stored.bytes))
 }
 
-struct Counted<'a> {
-    file: &'a mut File,
+struct Counted<'a, 's> {
+    spool: &'a mut Spool<'s>,
     done: u64,
     progress: Progress<'a>,
 }
 
-impl Write for Counted<'_> {
+impl Write for Counted<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.file.write(bytes)?;
+        let count = self.spool.write(bytes)?;
         self.done += count as u64;
         (self.progress)(Step { phase: Phase::Fetching, done: self.done, total: None });
         Ok(count)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.spool.flush()
     }
 }
 

@@ -189,7 +189,7 @@ impl Pack {
             return Err(PackError::TooLarge("objects"));
         }
         let named = std::thread::scope(|scope| {
-            let mut namer = Namer::start(scope);
+            let mut namer = Namer::new(scope);
             let read = self.read_objects((&mut cursor, count), (limits, progress), &mut namer);
             let named = namer.finish();
             read.and(named)
@@ -217,7 +217,7 @@ impl Pack {
         &mut self,
         (cursor, count): (&mut Cursor<'_>, u32),
         (limits, progress): (&TreeLimits, Progress<'_>),
-        namer: &mut Namer<'_>,
+        namer: &mut Namer<'_, '_>,
     ) -> Result<(), PackError> {
         let mut inflated = 0_u64;
         for done in 0..count {
@@ -361,7 +361,7 @@ fn read_object(
     cursor: &mut Cursor<'_>,
     header: &Header,
     index: usize,
-    namer: &mut Namer<'_>,
+    namer: &mut Namer<'_, '_>,
 ) -> Result<Option<(Oid, ObjectKind, u64)>, PackError> {
     let Some(kind) = header.kind else {
         if header.bytes > HELD_BYTES {

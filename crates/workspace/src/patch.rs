@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use sha1::Digest as _;
 use sha2::Sha256;
@@ -42,15 +43,24 @@ struct Row {
 /// Gathers versions, then writes the diff.
 #[derive(Debug)]
 pub(crate) struct Patcher {
-    repo: ScratchRepo,
+    scratch: PathBuf,
+    /// Made with the first version: of most runs there is none.
+    repo: OnceLock<ScratchRepo>,
     rows: Vec<Row>,
 }
 
 impl Patcher {
-    pub(crate) fn create(scratch: &Path) -> io::Result<Self> {
-        let repo = ScratchRepo::create(scratch)?;
+    pub(crate) fn new(scratch: &Path) -> Self {
+        Self { scratch: scratch.to_owned(), repo: OnceLock::new(), rows: Vec::new() }
+    }
+
+    fn repo(&self) -> io::Result<&ScratchRepo> {
+        if let Some(repo) = self.repo.get() {
+            return Ok(repo);
+        }
+        let repo = ScratchRepo::create(&self.scratch)?;
         fs::create_dir(repo.path().join("large"))?;
-        Ok(Self { repo, rows: Vec::new() })
+        Ok(self.repo.get_or_init(|| repo))
     }
 
     /// Stores a version of exactly `bytes` bytes.
@@ -63,7 +73,7 @@ impl Patcher {
         let WrittenBlob { oid, stored } = if bytes > LARGE_BYTES {
             self.store_large(source, bytes)?
         } else {
-            self.repo.loose().write_blob(source, bytes)?
+            self.repo()?.loose().write_blob(source, bytes)?
         };
         Ok(Version { mode, oid, stored })
     }
@@ -76,13 +86,13 @@ impl Patcher {
     }
 
     /// Returns the changes and writes the diff.
-    pub(crate) fn finish(
-        mut self,
-        scratch: &Path,
-    ) -> Result<(Vec<Change>, Option<Diff>), GitError> {
+    pub(crate) fn finish(mut self) -> Result<(Vec<Change>, Option<Diff>), GitError> {
+        if self.rows.is_empty() {
+            return Ok((Vec::new(), None));
+        }
         self.rows.sort_by(|a, b| a.path.cmp(&b.path));
         let broken = |source| GitError::Io { command: "diff-tree", source };
-        let mut file = tempfile::tempfile_in(scratch).map_err(broken)?;
+        let mut file = tempfile::tempfile_in(&self.scratch).map_err(broken)?;
         let mut renames = HashMap::new();
         let is_small = |version: &Option<Version>| {
             version.is_none_or(|version| version.stored.bytes <= LARGE_BYTES)
@@ -94,7 +104,8 @@ impl Patcher {
             let new = self.tree(&small, |row| row.new).map_err(broken)?;
             renames = self.renames(&small, &old, &new)?;
             let sink = file.try_clone().map_err(broken)?;
-            self.repo
+            self.repo()
+                .map_err(broken)?
                 .git("diff-tree")
                 .args(["-r", "-p", "--binary", "--full-index", "-M100%", "--no-ext-diff"])
                 .args(["--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/"])
@@ -114,7 +125,7 @@ impl Patcher {
             .iter()
             .filter_map(|row| side(row).map(|version| (&row.path, version.mode, version.oid)))
             .collect();
-        Ok(self.repo.loose().write_tree(&files)?.to_hex())
+        Ok(self.repo()?.loose().write_tree(&files)?.to_hex())
     }
 
     /// Asks git which added file is which deleted one, when there can be any.
@@ -135,7 +146,8 @@ impl Patcher {
             return Ok(HashMap::new());
         }
         let raw = self
-            .repo
+            .repo()
+            .map_err(|source| GitError::Io { command: "diff-tree", source })?
             .git("diff-tree")
             .args(["-r", "--raw", "-z", "-M100%", "--diff-filter=R", old, new])
             .output()?;
@@ -149,12 +161,12 @@ impl Patcher {
         Ok(renames)
     }
 
-    fn large_path(&self, oid: Oid) -> PathBuf {
-        self.repo.path().join("large").join(oid.to_hex())
+    fn large_path(&self, oid: Oid) -> io::Result<PathBuf> {
+        Ok(self.repo()?.path().join("large").join(oid.to_hex()))
     }
 
     fn store_large(&self, source: &mut dyn Read, bytes: u64) -> io::Result<WrittenBlob> {
-        let mut temporary = tempfile::NamedTempFile::new_in(self.repo.path().join("large"))?;
+        let mut temporary = tempfile::NamedTempFile::new_in(self.repo()?.path().join("large"))?;
         let mut name = object_hash(ObjectKind::Blob, bytes);
         let mut hash = Sha256::new();
         let mut buffer = vec![0; BUFFER_BYTES];
@@ -177,7 +189,7 @@ impl Patcher {
             ));
         }
         let oid = Oid::from_bytes(name.finalize().into());
-        temporary.persist(self.large_path(oid))?;
+        temporary.persist(self.large_path(oid)?)?;
         let digest = Digest::from_bytes(hash.finalize().into());
         Ok(WrittenBlob { oid, stored: StoredBlob { digest, bytes } })
     }
@@ -201,10 +213,10 @@ impl Patcher {
     /// Opens the content of a stored version; small ones are asked from git.
     fn content(&self, version: Version) -> io::Result<Box<dyn Read>> {
         if version.stored.bytes > LARGE_BYTES {
-            return Ok(Box::new(File::open(self.large_path(version.oid))?));
+            return Ok(Box::new(File::open(self.large_path(version.oid)?)?));
         }
         let hex = version.oid.to_hex();
-        let content = self.repo.git("cat-file").args(["blob", &hex]).output();
+        let content = self.repo()?.git("cat-file").args(["blob", &hex]).output();
         Ok(Box::new(io::Cursor::new(content.map_err(io::Error::other)?)))
     }
 }

@@ -10,7 +10,6 @@ mod exec;
 mod faults;
 mod governed;
 mod http;
-mod leases;
 mod liars;
 mod proxy;
 mod site;

@@ -3,11 +3,14 @@
 //! ```text
 //! outbox/<run>.<epoch>/
 //!   lease.json    what the claim brought, without any secret
-//!   starting      the plane was asked to start it
+//!   started.json  the same, once the plane was asked to start it
 //!   chain.json    the chain up to the start
 //!   end.json      the last events and the receipt
-//!   blobs/        the diff and the log, named by digest
+//!   blobs/        the diff and the log, named by digest, if there are any
 //! ```
+//!
+//! Few files, because a busy file system looks long for a free inode: a note is a new name, and an
+//! empty log is no file.
 //!
 //! An entry is removed when the plane has everything. One that is found at the next start of the
 //! runner is delivered; a run that had begun and has no end is ended as unobserved.
@@ -37,6 +40,11 @@ use warrant_protocol::{
 
 use super::Dialect;
 use crate::run::RunnerIdentity;
+
+/// What a claim brought.
+const LEASE: &str = "lease.json";
+/// The same, once the plane was asked to start the run.
+const STARTED: &str = "started.json";
 
 /// Where a runner keeps what it has not told yet.
 #[derive(Debug)]
@@ -123,7 +131,7 @@ impl Outbox {
         run: &LeasedRun,
     ) -> Result<Entry, OutboxError> {
         let path = self.path.join(format!("{}.{}", key.run, key.epoch));
-        private_dir(&path).and_then(|()| private_dir(&path.join("blobs"))).map_err(at(&path))?;
+        private_dir(&path).map_err(at(&path))?;
         // SECURITY: secrets never touch the disk.
         let lease = json!({
             "runId": run.run_id,
@@ -140,7 +148,7 @@ impl Outbox {
             token: run.claim_token.clone(),
             names: AtomicU64::new(0),
         }));
-        entry.write("lease.json", &lease)?;
+        entry.write(LEASE, &lease)?;
         Ok(entry)
     }
 
@@ -181,7 +189,7 @@ impl Entry {
     /// Notes that the plane is asked to start the run.
     pub(crate) fn starting(&self) {
         // Without the note the run would be handed back, which the plane refuses once it started.
-        let _ = private_file(&self.0.path.join("starting"));
+        let _ = fs::rename(self.0.path.join(LEASE), self.0.path.join(STARTED));
     }
 
     /// Notes the chain up to the start.
@@ -202,7 +210,8 @@ impl Entry {
         let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all());
         let files = self.blobs().into_iter().chain([
             self.0.path.join("end.json"),
-            self.0.path.join("lease.json"),
+            self.0.path.join(LEASE),
+            self.0.path.join(STARTED),
             self.0.path.join("blobs"),
             self.0.path.clone(),
         ]);
@@ -232,10 +241,10 @@ impl Entry {
     }
 
     /// Returns a writer for a blob of this run.
-    pub(crate) fn new_blob(&self) -> io::Result<EntryBlob> {
+    pub(crate) fn new_blob(&self) -> EntryBlob {
         let number = self.0.names.fetch_add(1, Ordering::Relaxed);
         let path = self.0.path.join("blobs").join(format!("writing-{number}"));
-        Ok(EntryBlob { file: private_file(&path)?, path, hash: Sha256::new(), size: 0 })
+        EntryBlob { file: None, path, hash: Sha256::new(), size: 0 }
     }
 
     /// Returns how a run of an earlier life ends: as it did, as unobserved if it had begun, or not
@@ -250,11 +259,12 @@ impl Entry {
             let receipt = Receipt::from_value(receipt).map_err(|_| self.damaged())?;
             return Ok(Some(End { events: self.events_of(&end)?, receipt }));
         }
-        let has_begun = self.0.path.join("starting").exists();
+        let has_begun = self.0.path.join(STARTED).exists();
         if !has_begun && self.0.dialect == Dialect::Leases {
             return Ok(None);
         }
-        let lease = self.load("lease.json").ok_or_else(|| self.damaged())?;
+        let lease = if has_begun { STARTED } else { LEASE };
+        let lease = self.load(lease).ok_or_else(|| self.damaged())?;
         let contract = lease.get("contract").cloned().unwrap_or_default();
         let contract = Contract::from_value(contract).map_err(|_| self.damaged())?;
         let mut events = self.events_of(&lease)?;
@@ -282,7 +292,7 @@ impl Entry {
     }
 
     fn read(path: &Path) -> Option<Self> {
-        let text = fs::read(path.join("lease.json")).ok()?;
+        let text = fs::read(path.join(LEASE)).or_else(|_| fs::read(path.join(STARTED))).ok()?;
         let lease = strict::parse(&text).ok()?;
         let run = lease.get("runId")?.as_str()?.parse().ok()?;
         let epoch = lease.get("epoch")?.as_u64()?;
@@ -320,29 +330,45 @@ impl Entry {
     }
 }
 
-/// A blob on its way into the outbox.
+/// A blob on its way into the outbox; it becomes a file with its first byte.
 pub(crate) struct EntryBlob {
-    file: File,
+    file: Option<File>,
     path: PathBuf,
     hash: Sha256,
     size: u64,
 }
 
+impl EntryBlob {
+    fn file(&mut self) -> io::Result<&mut File> {
+        if self.file.is_none() {
+            if let Some(folder) = self.path.parent() {
+                private_dir(folder)?;
+            }
+            self.file = Some(private_file(&self.path)?);
+        }
+        self.file.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
 impl Write for EntryBlob {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.file.write(bytes)?;
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let count = self.file()?.write(bytes)?;
         self.hash.update(bytes.get(..count).unwrap_or_default());
         self.size += count as u64;
         Ok(count)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.file.as_mut().map_or(Ok(()), File::flush)
     }
 }
 
 impl BlobWrite for EntryBlob {
-    fn finish(self: Box<Self>) -> io::Result<BlobRef> {
+    fn finish(mut self: Box<Self>) -> io::Result<BlobRef> {
+        self.file()?;
         let digest = Digest::from_bytes(self.hash.finalize().into());
         fs::rename(&self.path, self.path.with_file_name(digest.to_hex()))?;
         Ok(BlobRef { digest, size: self.size })

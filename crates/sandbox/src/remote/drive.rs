@@ -10,7 +10,6 @@ use rustix::fs::{FileType, fstat};
 use warrant_protocol::{LimitKind, Limits, Outcome, Usage};
 
 use super::adapter::{Running, Said};
-use super::lease::Lease;
 use super::wire::Wire;
 use crate::streams::Output;
 use crate::{Cancel, Sink, Stdin, Stream, StreamDigest};
@@ -49,7 +48,7 @@ pub(crate) fn without_output(outcome: Outcome) -> Driven {
 
 /// Listens until the program ended, a limit struck, or nobody can tell any more.
 pub(crate) fn drive(
-    (wire, lease): (&Wire, &Lease),
+    wire: &Wire,
     running: &mut dyn Running,
     mut input: Feed,
     watch: Watch<'_>,
@@ -61,10 +60,6 @@ pub(crate) fn drive(
     let outcome = loop {
         if watch.cancel.is_cancelled() {
             break Outcome::Cancelled;
-        }
-        if lease.lost().is_some() {
-            // Its provider has ended it by now, and what was running in it.
-            break Outcome::Unobserved;
         }
         let left = wall.saturating_sub(began.elapsed());
         if left.is_zero() {

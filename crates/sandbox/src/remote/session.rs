@@ -15,7 +15,6 @@ use super::adapter::{Adapter, Handle, NotStarted, Observed, Reached, Spec, Start
 use super::archive::{self, Entry, InvalidArchive};
 use super::drive::{Driven, Feed, Watch, drive, without_output};
 use super::inside::{self, ARCHIVE_IN, ARCHIVE_OUT, Look, StepFailed};
-use super::lease::Lease;
 use super::ledger::{Ledger, Left};
 use super::records::{self, Record};
 use super::settings::Surroundings;
@@ -69,8 +68,8 @@ pub(crate) struct Session {
     record: Record,
     around: Arc<Surroundings>,
     ledger: Ledger,
-    /// Renewed while the session lives.
-    lease: Lease,
+    /// When the provider ends it, if nobody does.
+    until: SystemTime,
 }
 
 /// What a session is made with.
@@ -93,6 +92,7 @@ impl Session {
         wire.tamper(tamper);
         wire.watch(cancel.cloned());
         let mut record = Record::open(&around.records(adapter.isolation()), &spec.session)?;
+        let asked = SystemTime::now();
         let handle = match adapter.create(&wire, &spec) {
             Ok(handle) => handle,
             Err(error) => {
@@ -108,18 +108,16 @@ impl Session {
                         provider: adapter.isolation(),
                         id: None,
                         session: &spec.session,
-                        until: SystemTime::now() + spec.term,
+                        until: asked + spec.lifetime,
                         why: refused.to_string(),
                     }),
                 }
                 return Err(error.into());
             }
         };
-        let lease = Lease::begin(spec.term);
-        let mut session = Self { adapter, wire, handle, spec, record, around, ledger, lease };
+        let until = SystemTime::now() + spec.lifetime;
+        let mut session = Self { adapter, wire, handle, spec, record, around, ledger, until };
         session.wait_ready()?;
-        let (adapter, handle) = (Arc::clone(&session.adapter), session.handle.clone());
-        session.lease.keep(adapter, handle, patience)?;
         Ok(session)
     }
 
@@ -129,7 +127,6 @@ impl Session {
             if self.adapter.is_ready(&self.wire, &mut self.handle)? {
                 return Ok(());
             }
-            self.lease.renew_if_due(&*self.adapter, self.at());
             self.wire.pause("waiting for the sandbox", READY_PAUSE)?;
         }
         Err(SessionError::NotReady)
@@ -169,6 +166,13 @@ impl Session {
         if said.trim() == "unpacked" { Ok(digest) } else { Err(SessionError::Digest) }
     }
 
+    /// Lets the sandbox live as long as it was asked to, from now on.
+    pub(crate) fn extend(&mut self) -> Result<(), SessionError> {
+        self.adapter.extend(self.at(), self.spec.lifetime)?;
+        self.until = SystemTime::now() + self.spec.lifetime;
+        Ok(())
+    }
+
     /// Writes a file, finds it listed, and reads it back.
     pub(crate) fn round_trip(&self, content: &[u8]) -> Result<bool, SessionError> {
         const FOLDER: &str = "/tmp";
@@ -203,11 +207,9 @@ impl Session {
                 return Ok(without_output(outcome));
             }
         };
-        drive((&self.wire, &self.lease), &mut *running, feed, watch).map_err(|code| {
-            SessionError::Step {
-                what: "starting the program",
-                why: format!("the provider refused: {code}"),
-            }
+        drive(&self.wire, &mut *running, feed, watch).map_err(|code| SessionError::Step {
+            what: "starting the program",
+            why: format!("the provider refused: {code}"),
         })
     }
 
@@ -249,23 +251,15 @@ impl Session {
         }
         // Cancelling a run does not cancel cleaning up after it.
         self.wire.watch(None);
-        let lost = self.lease.lost();
-        self.lease.close();
-        let left = |why: String| Left {
-            provider: self.adapter.isolation(),
-            id: Some(&self.handle.id),
-            session: &self.spec.session,
-            until: self.lease.until(),
-            why,
-        };
         match self.adapter.delete(&self.wire, &self.handle.id) {
-            Ok(()) => {
-                if let Some(why) = lost {
-                    self.ledger.note_lost(&left(why));
-                }
-                self.record.settle();
-            }
-            Err(refused) => self.ledger.note(&left(refused.to_string())),
+            Ok(()) => self.record.settle(),
+            Err(refused) => self.ledger.note(&Left {
+                provider: self.adapter.isolation(),
+                id: Some(&self.handle.id),
+                session: &self.spec.session,
+                until: self.until,
+                why: refused.to_string(),
+            }),
         }
     }
 

@@ -36,7 +36,7 @@ pub fn capture_folder(
         .args(["-q", "--stdout"])
         .stream(input, |pack| sink.put(&mut std::io::Read::chain(header.as_slice(), pack)))?;
     let root = Root::open(path).map_err(CaptureError::Store)?;
-    let mut sorter = Sorter::create(&root, sink, options)?;
+    let mut sorter = Sorter::new(&root, sink, options);
     for name in names_of_folder(&root)? {
         sorter.sort(&name)?;
     }

@@ -55,19 +55,19 @@ pub(super) struct Sorter<'a> {
 }
 
 impl<'a> Sorter<'a> {
-    pub(super) fn create(
+    pub(super) fn new(
         root: &'a Root,
         sink: &'a dyn BlobSink,
         options: &'a CaptureOptions<'a>,
-    ) -> Result<Self, CaptureError> {
-        let patcher = Patcher::create(options.scratch).map_err(CaptureError::Store)?;
+    ) -> Self {
+        let patcher = Patcher::new(options.scratch);
         let sorted = Sorted { files: Vec::new(), denied: Vec::new(), warnings: Vec::new() };
-        Ok(Self { root, sink, options, patcher, sorted, done: 0 })
+        Self { root, sink, options, patcher, sorted, done: 0 }
     }
 
     /// Returns what became of the names, and the diff that carries what the manifest cannot.
     pub(super) fn finish(self) -> Result<(Sorted, Option<Diff>), CaptureError> {
-        let (_, extra) = self.patcher.finish(self.options.scratch)?;
+        let (_, extra) = self.patcher.finish()?;
         Ok((self.sorted, extra))
     }
 

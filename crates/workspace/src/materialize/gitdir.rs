@@ -31,9 +31,8 @@ impl Writer<'_> {
         let directory = self.target.join(".git");
         let head = format!("{}\n", self.base_ref.to_hex());
         fs::create_dir(&directory)?;
-        write_git_directory(&directory, &head)?;
         // The session's git is its own business: it may use the attributes of the workspace.
-        fs::remove_file(directory.join("info/attributes"))?;
+        write_git_directory(&directory, &head)?;
         install_pack(self.pack, &directory.join("objects/pack"))?;
         if !self.header.prerequisites.is_empty() {
             fs::write(directory.join("shallow"), head)?;

@@ -18,12 +18,14 @@ use crate::pack::Pack;
 use crate::progress::{Phase, Step};
 use crate::raw::BaseFile;
 use crate::root::{Facts, Node, Root, node_at};
+use crate::threads::{FEW_FILES, on_all_processors};
 use crate::{BlobSource, PackError, TreePath};
 
 /// Files of one directory.
 type Batch<'a> = &'a [(TreePath, BaseFile)];
 
-/// Makes every directory and writes the unchanged files of the base, on all processors.
+/// Makes every directory and writes the unchanged files of the base, on all processors unless there
+/// are few.
 pub(super) fn write(
     root: &Root,
     plan: &Plan,
@@ -50,13 +52,11 @@ pub(super) fn write(
             (options.progress)(Step { phase: Phase::Writing, done, total: Some(total as u64) });
         }
     };
-    let workers = std::thread::available_parallelism().map_or(1, |count| count.get().min(8));
-    let results: Vec<_> = std::thread::scope(|scope| {
-        let handles: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        handles.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
-    });
+    if total <= FEW_FILES {
+        return Ok(work()?.into_iter().collect());
+    }
     let mut written = HashMap::with_capacity(total);
-    for result in results {
+    for result in on_all_processors(work) {
         let part = result.map_err(|_| MaterializeError::Scratch(io::ErrorKind::Other.into()))?;
         written.extend(part?);
     }

@@ -1,6 +1,6 @@
 //! Names objects by their own hash on a second thread, while the first inflates the next ones.
 
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, mpsc};
 use std::thread::{Scope, ScopedJoinHandle};
 
@@ -29,19 +29,22 @@ pub(super) struct Named {
     pub(super) content: Option<Arc<[u8]>>,
 }
 
-/// Hands objects to the second thread.
-pub(super) struct Namer<'scope> {
-    sender: SyncSender<Vec<Raw>>,
+/// Hands objects to the second thread, which is started with the first full batch.
+pub(super) struct Namer<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    second: Option<Second<'scope>>,
     batch: Vec<Raw>,
     batch_bytes: usize,
+}
+
+struct Second<'scope> {
+    sender: SyncSender<Vec<Raw>>,
     thread: ScopedJoinHandle<'scope, Vec<Named>>,
 }
 
-impl<'scope> Namer<'scope> {
-    pub(super) fn start<'env>(scope: &'scope Scope<'scope, 'env>) -> Self {
-        let (sender, receiver) = sync_channel(4);
-        let thread = scope.spawn(move || name_all(&receiver));
-        Self { sender, batch: Vec::new(), batch_bytes: 0, thread }
+impl<'scope, 'env> Namer<'scope, 'env> {
+    pub(super) const fn new(scope: &'scope Scope<'scope, 'env>) -> Self {
+        Self { scope, second: None, batch: Vec::new(), batch_bytes: 0 }
     }
 
     pub(super) fn push(&mut self, index: usize, kind: ObjectKind, content: Vec<u8>) {
@@ -54,22 +57,32 @@ impl<'scope> Namer<'scope> {
 
     /// Waits for the names of everything that was handed over.
     pub(super) fn finish(mut self) -> Result<Vec<Named>, PackError> {
+        if self.second.is_none() {
+            return Ok(name_all(std::iter::once(self.batch)));
+        }
         self.send();
-        drop(self.sender);
-        self.thread.join().map_err(|_| PackError::Io(std::io::ErrorKind::Other.into()))
+        let Some(Second { sender, thread }) = self.second else { return Ok(Vec::new()) };
+        drop(sender);
+        thread.join().map_err(|_| PackError::Io(std::io::ErrorKind::Other.into()))
     }
 
     fn send(&mut self) {
         self.batch_bytes = 0;
+        let batch = std::mem::take(&mut self.batch);
+        let second = self.second.get_or_insert_with(|| {
+            let (sender, receiver) = sync_channel(4);
+            let thread = self.scope.spawn(move || name_all(receiver.into_iter()));
+            Second { sender, thread }
+        });
         // A thread that is gone is told by `finish`.
-        let _: Result<(), mpsc::SendError<_>> = self.sender.send(std::mem::take(&mut self.batch));
+        let _: Result<(), mpsc::SendError<_>> = second.sender.send(batch);
     }
 }
 
-fn name_all(receiver: &Receiver<Vec<Raw>>) -> Vec<Named> {
+fn name_all(batches: impl Iterator<Item = Vec<Raw>>) -> Vec<Named> {
     let mut kept_bytes = 0;
     let mut all = Vec::new();
-    for Raw { index, kind, content } in receiver.iter().flatten() {
+    for Raw { index, kind, content } in batches.flatten() {
         let (oid, bytes) = (object_name(kind, &content), content.len() as u64);
         let is_kept = kept_bytes + content.len() <= CACHE_BYTES;
         kept_bytes += if is_kept { content.len() } else { 0 };
