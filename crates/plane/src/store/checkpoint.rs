@@ -1,7 +1,8 @@
 //! Moving the log into the database beside the writer, for a process that stays.
 //!
-//! A thread with a connection of its own copies while others write, until next to nothing is left;
-//! the leader of the next commit copies that rest, so that the log begins anew and stays short.
+//! A thread with a connection of its own copies while others write, until next to nothing is left.
+//! When the log has become long, the leader of the next commit copies that rest, so that the log
+//! begins anew; everybody waits for the disk meanwhile, so that is seldom done.
 //! Left to SQLite, every few hundred commits would wait for a copy of the whole log.
 
 use std::path::Path;
@@ -17,6 +18,10 @@ use super::StoreError;
 
 /// After so many operations the log is looked at.
 const OPERATIONS: u64 = 128;
+
+/// A log of so many pages is to begin anew. It is read once by a process that finds nobody else at
+/// the database.
+const LONG: i64 = 8192;
 
 /// So few pages the leader copies itself.
 const REST: i64 = 200;
@@ -69,19 +74,25 @@ impl Checkpointer {
 fn work(connection: &Connection, woken: &Receiver<()>, is_nearly_done: &AtomicBool) {
     while woken.recv().is_ok() {
         for _ in 0..ROUNDS {
-            let Ok(left) = copy(connection) else { break };
+            let Ok(Copied { log, left }) = copy(connection) else { break };
             if left <= REST {
-                is_nearly_done.store(true, Ordering::Release);
+                is_nearly_done.store(log >= LONG, Ordering::Release);
                 break;
             }
         }
     }
 }
 
-/// Copies what can be copied without waiting for anybody; returns how many pages are left.
-fn copy(connection: &Connection) -> rusqlite::Result<i64> {
+/// How many pages the log has, and how many of them are not in the database yet.
+struct Copied {
+    log: i64,
+    left: i64,
+}
+
+/// Copies what can be copied without waiting for anybody.
+fn copy(connection: &Connection) -> rusqlite::Result<Copied> {
     connection.prepare_cached("PRAGMA wal_checkpoint(PASSIVE)")?.query_row([], |row| {
         let (log, copied): (i64, i64) = (row.get(1)?, row.get(2)?);
-        Ok(log - copied)
+        Ok(Copied { log, left: log - copied })
     })
 }
