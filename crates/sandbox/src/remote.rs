@@ -3,7 +3,7 @@
 //! [`Backend::ready`] asks for a sandbox, reads back what it is and looks around inside, before
 //! any secret is released. [`Backend::run`] stages the workspace, reads the sandbox back once
 //! more, and only if it is still the same starts the program, once. The sandbox is deleted
-//! whatever happens; what a crash leaves is found again by its labels.
+//! whatever happens; what a crash leaves is found again by its labels, and ends with its lease.
 
 mod adapter;
 mod answer;
@@ -14,6 +14,7 @@ mod daytona;
 mod drive;
 mod e2b;
 mod inside;
+mod lease;
 mod ledger;
 mod lower;
 mod opensandbox;
@@ -24,13 +25,11 @@ pub mod settings;
 mod staging;
 mod wire;
 
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-use serde_json::{Value, json};
 use warrant_protocol::{Isolation, Outcome, Posture};
 
 pub use settings::{NotConfigured, ProviderConfig, Surroundings};
@@ -45,7 +44,7 @@ use bind::{bind, signable};
 use drive::{Driven, Feed, Watch, without_output};
 use inside::{Look, Source, WORKSPACE, program_line};
 use ledger::Ledger;
-use lower::{LONGEST_LIFE, check, directory, probe_invocation, revealed, start_timeout};
+use lower::{check, directory, probe_invocation, revealed, start_timeout};
 use posture::{Findings, pinned_digest, unavailable};
 use session::{Session, SessionError, With};
 use settings::Account;
@@ -54,8 +53,6 @@ use wire::{Wire, WireError};
 
 /// A destination that is denied everywhere and would answer if it were not.
 const CANARY: &str = "1.1.1.1:80";
-/// How much longer than its program a sandbox lives if nobody deletes it.
-const AFTERLIFE: Duration = Duration::from_secs(180);
 
 /// Runs programs in the sandboxes of one provider.
 #[derive(Debug)]
@@ -143,7 +140,6 @@ impl Remote {
 
     fn spec(&self, invocation: &Invocation) -> Result<Spec, Refusal> {
         let image = invocation.image.as_deref().unwrap_or(self.adapter.default_image());
-        let wall = invocation.limits.wall_ms.map_or(LONGEST_LIFE, Duration::from_millis);
         let random = (self.around.random)().map_err(|error| Refusal {
             code: "SANDBOX_PREPARE_FAILED",
             message: format!("no randomness: {error}"),
@@ -153,7 +149,7 @@ impl Remote {
             network: invocation.network.clone(),
             memory_bytes: invocation.limits.memory_bytes,
             disk_bytes: invocation.limits.disk_bytes,
-            lifetime: (wall + AFTERLIFE).min(LONGEST_LIFE),
+            term: self.adapter.term(self.account.lease),
             home: self.around.home.clone(),
             session: format!("{:032x}", u128::from_be_bytes(random)),
         })
@@ -210,8 +206,6 @@ impl Remote {
         let files = &invocation.files;
         let (entries, staged) = staging::collect(&files.workspace, &files.masks)?;
         session.send(&entries)?;
-        // Getting ready and staging took of its life; the program gets all of its time.
-        session.extend()?;
         let source = self.stage_input(session, invocation, cancel)?;
         // Policies change at run time: what is bound is what is read right before the start.
         let again = session.observe()?;

@@ -10,6 +10,7 @@ mod exec;
 mod faults;
 mod governed;
 mod http;
+mod leases;
 mod liars;
 mod proxy;
 mod site;

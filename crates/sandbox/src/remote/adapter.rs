@@ -30,8 +30,8 @@ pub(crate) struct Spec {
     pub(crate) memory_bytes: Option<u64>,
     /// The most it may write in bytes, if that is limited; no provider can be asked for it.
     pub(crate) disk_bytes: Option<u64>,
-    /// How long the sandbox lives if nobody deletes it.
-    pub(crate) lifetime: Duration,
+    /// How long the sandbox lives if nobody renews its lease.
+    pub(crate) term: Duration,
     /// The home it belongs to.
     pub(crate) home: String,
     /// The session it is made for.
@@ -277,7 +277,7 @@ pub(crate) trait Adapter: Send + Sync + std::fmt::Debug {
     fn deleting(&self, id: &str) -> Call;
 
     /// Returns the question that lets a sandbox live this long from now on.
-    fn extending(&self, handle: &Handle, lifetime: Duration) -> Result<Call, WireError>;
+    fn extending(&self, handle: &Handle, term: Duration) -> Result<Call, WireError>;
 
     /// Lists the names in a directory.
     fn list(&self, at: Reached<'_>, path: &str) -> Result<Vec<String>, WireError>;
@@ -310,13 +310,14 @@ pub(crate) trait Adapter: Send + Sync + std::fmt::Debug {
         Ok(at.wire.repeat_large(&self.reading(at.handle, path), most)?.body)
     }
 
-    /// Lets the sandbox live this long from now on. A provider that will not lets it live as long
-    /// as it was asked to at first, which is enough unless getting ready took very long.
-    fn extend(&self, at: Reached<'_>, lifetime: Duration) -> Result<(), WireError> {
-        match at.wire.repeat(&self.extending(at.handle, lifetime)?) {
-            Err(WireError::Refused { status: 400 | 409 | 422, .. }) => Ok(()),
-            other => other.map(drop),
-        }
+    /// Returns the shortest term the provider can be asked for that is not below the wanted one.
+    fn term(&self, wanted: Duration) -> Duration {
+        wanted
+    }
+
+    /// Lets the sandbox live this long from now on.
+    fn extend(&self, at: Reached<'_>, term: Duration) -> Result<(), WireError> {
+        at.wire.repeat(&self.extending(at.handle, term)?).map(drop)
     }
 
     /// Deletes a sandbox; one that is gone already is deleted.

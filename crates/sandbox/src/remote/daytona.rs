@@ -28,6 +28,8 @@ use crate::{Network, Refusal};
 const SERVERS_CHOICE: &str = "default";
 const GIB: u64 = 1 << 30;
 const MOST_LISTED: usize = 10_000;
+/// What moving the end of a sandbox is for, in calls.
+const EXTENDING: &str = "extending the sandbox";
 /// States out of which no sandbox comes back by itself.
 const DEAD: [&str; 5] = ["error", "build_failed", "destroyed", "destroying", "archived"];
 
@@ -53,7 +55,7 @@ impl Daytona {
     }
 
     fn create_body(&self, spec: &Spec) -> Value {
-        let minutes = spec.lifetime.as_secs().div_ceil(60).max(1);
+        let minutes = minutes(spec.term);
         let mut body = json!({
             "env": {},
             "labels": spec.labels(),
@@ -110,6 +112,17 @@ impl Daytona {
         Ok((info, version))
     }
 
+    /// Has a sandbox deleted when it is stopped, which it is when nothing happens in it: where no
+    /// end of its life is told, that is how it ends by itself.
+    fn end_with_stop(&self, wire: &Wire, handle: &Handle) -> Result<(), WireError> {
+        let path = format!("/sandbox/{}/autodelete/0", handle.id);
+        match wire.repeat(&self.api.post(EXTENDING, &path, Content::Nothing)) {
+            // A server that has neither still stops it, and the reaper finds it by its label.
+            Err(WireError::Refused { status: 400 | 404 | 405 | 501, .. }) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
     /// Asks for the version where no answer carries it.
     fn version(&self, wire: &Wire) -> Result<Told<String>, WireError> {
         let config = wire.repeat(&self.api.get("asking for the version", "/config"))?.json()?;
@@ -143,6 +156,11 @@ impl Daytona {
         });
         Told::Is(Egress::plain(rules, matches))
     }
+}
+
+/// Returns a time in whole minutes, which is what this provider counts in.
+fn minutes(time: Duration) -> u64 {
+    time.as_secs().div_ceil(60).max(1)
 }
 
 /// Whether a name is one of an image, not of a snapshot.
@@ -195,6 +213,9 @@ impl Adapter for Daytona {
         }
         if state != "started" {
             return Ok(false);
+        }
+        if info.get("autoDestroyAt").and_then(Value::as_str).is_none() {
+            self.end_with_stop(wire, handle)?;
         }
         handle.inside.base = match info.get("toolboxProxyUrl").and_then(Value::as_str) {
             Some(url) => self.toolbox(what, url, &handle.id)?,
@@ -260,10 +281,31 @@ impl Adapter for Daytona {
         self.api.delete("deleting the sandbox", &format!("/sandbox/{id}"))
     }
 
-    fn extending(&self, handle: &Handle, lifetime: Duration) -> Result<Call, WireError> {
-        let minutes = lifetime.as_secs().div_ceil(60).max(1);
-        let path = format!("/sandbox/{}/autostop/{minutes}", handle.id);
-        Ok(self.api.post("extending the sandbox", &path, Content::Nothing))
+    fn term(&self, wanted: Duration) -> Duration {
+        Duration::from_secs(60 * minutes(wanted))
+    }
+
+    fn extending(&self, handle: &Handle, term: Duration) -> Result<Call, WireError> {
+        let path = format!("/sandbox/{}/ttl/{}", handle.id, minutes(term));
+        Ok(self.api.post(EXTENDING, &path, Content::Nothing))
+    }
+
+    /// Moves the end of its life, and tells that it is in use, so that neither clock strikes.
+    fn extend(&self, at: Reached<'_>, term: Duration) -> Result<(), WireError> {
+        let Reached { wire, handle } = at;
+        match wire.repeat(&self.extending(handle, term)?) {
+            // Older servers have no such clock. Whether the sandbox exists is told below.
+            Err(WireError::Refused { status: 404 | 405, .. }) => {}
+            other => drop(other?),
+        }
+        let path = format!("/sandbox/{}/last-activity", handle.id);
+        match wire.repeat(&self.api.post(EXTENDING, &path, Content::Nothing)) {
+            // There, every call to the toolbox is activity.
+            Err(WireError::Refused { status: 404 | 405, .. }) => {
+                wire.repeat(&handle.inside.get(EXTENDING, "/version")).map(drop)
+            }
+            other => other.map(drop),
+        }
     }
 
     fn list(&self, at: Reached<'_>, path: &str) -> Result<Vec<String>, WireError> {

@@ -10,6 +10,7 @@ use rustix::fs::{FileType, fstat};
 use warrant_protocol::{LimitKind, Limits, Outcome, Usage};
 
 use super::adapter::{Running, Said};
+use super::lease::Lease;
 use super::wire::Wire;
 use crate::streams::Output;
 use crate::{Cancel, Sink, Stdin, Stream, StreamDigest};
@@ -48,7 +49,7 @@ pub(crate) fn without_output(outcome: Outcome) -> Driven {
 
 /// Listens until the program ended, a limit struck, or nobody can tell any more.
 pub(crate) fn drive(
-    wire: &Wire,
+    (wire, lease): (&Wire, &Lease),
     running: &mut dyn Running,
     mut input: Feed,
     watch: Watch<'_>,
@@ -60,6 +61,10 @@ pub(crate) fn drive(
     let outcome = loop {
         if watch.cancel.is_cancelled() {
             break Outcome::Cancelled;
+        }
+        if lease.lost().is_some() {
+            // Its provider has ended it by now, and what was running in it.
+            break Outcome::Unobserved;
         }
         let left = wall.saturating_sub(began.elapsed());
         if left.is_zero() {

@@ -48,7 +48,7 @@ impl E2b {
     fn create_body(&self, spec: &Spec) -> Value {
         let mut body = json!({
             "templateID": spec.image,
-            "timeout": spec.lifetime.as_secs(),
+            "timeout": spec.term.as_secs(),
             "metadata": spec.labels(),
             "envVars": {},
             "allow_internet_access": spec.hosts().is_none_or(|hosts| !hosts.is_empty()),
@@ -214,9 +214,9 @@ impl Adapter for E2b {
         self.api.delete("deleting the sandbox", &format!("/sandboxes/{id}"))
     }
 
-    fn extending(&self, handle: &Handle, lifetime: Duration) -> Result<Call, WireError> {
+    fn extending(&self, handle: &Handle, term: Duration) -> Result<Call, WireError> {
         let path = format!("/sandboxes/{}/timeout", handle.id);
-        let content = Content::Json(json!({ "timeout": lifetime.as_secs() }));
+        let content = Content::Json(json!({ "timeout": term.as_secs() }));
         Ok(self.api.post("extending the sandbox", &path, content))
     }
 

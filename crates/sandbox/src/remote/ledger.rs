@@ -1,7 +1,7 @@
 //! What sandboxes could not be deleted, told once to whoever ran something in them.
 //!
-//! A key that was revoked deletes nothing any more. Then the sandbox lives on until its own
-//! expiry, and the run it was made for has to say so.
+//! A key that was revoked deletes nothing any more. Then the sandbox lives on until its lease is
+//! over, and the run it was made for has to say so.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,19 +31,26 @@ impl Ledger {
     /// Writes down a sandbox that is left.
     pub(crate) fn note(&self, left: &Left<'_>) {
         let Left { provider, id, session, until, why } = left;
-        let until = until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let until = u64::try_from(until.as_millis()).map(Timestamp::from_unix_ms);
-        let until = match until {
-            Ok(Ok(until)) => until.to_string(),
-            _ => "its own expiry".to_owned(),
-        };
+        let until = told(*until);
         let which = match id {
             Some(id) => format!("sandbox {id} at {provider}"),
             None => format!("a sandbox at {provider} labeled {session}, if it was made,"),
         };
         let sentence = format!(
-            "{which} could not be deleted ({why}) and lives until {until}; \
-             delete it with a good key: warrant sandbox reap --provider {provider}"
+            "{which} could not be deleted ({why}) and lives until {until}, when its lease is \
+             over; to delete it earlier: warrant sandbox reap --provider {provider}"
+        );
+        self.lock().insert((*session).to_owned(), sentence);
+    }
+
+    /// Writes down a sandbox that is gone, but whose lease was over before its program was.
+    pub(crate) fn note_lost(&self, left: &Left<'_>) {
+        let Left { provider, id, session, until, why } = left;
+        let id = id.unwrap_or(session);
+        let until = told(*until);
+        let sentence = format!(
+            "the lease of sandbox {id} at {provider} was over at {until} and not renewed ({why}); \
+             nothing is left of it"
         );
         self.lock().insert((*session).to_owned(), sentence);
     }
@@ -55,6 +62,14 @@ impl Ledger {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn told(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    match u64::try_from(since.as_millis()).map(Timestamp::from_unix_ms) {
+        Ok(Ok(time)) => time.to_string(),
+        _ => "its own expiry".to_owned(),
     }
 }
 
@@ -78,7 +93,7 @@ mod tests {
         assert_eq!(
             told,
             "sandbox sbx1 at e2b could not be deleted (401) and lives until \
-             1970-01-01T00:01:00.000Z; delete it with a good key: \
+             1970-01-01T00:01:00.000Z, when its lease is over; to delete it earlier: \
              warrant sandbox reap --provider e2b"
         );
         assert_eq!(ledger.take("s"), None);

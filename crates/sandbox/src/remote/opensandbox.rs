@@ -26,7 +26,7 @@ const EXECD_PORT: &str = "44772";
 /// The port of the service that enforces rules.
 const EGRESS_PORT: &str = "18080";
 /// No sandbox may be asked to live shorter.
-const SHORTEST_LIFE: u64 = 60;
+const SHORTEST_TERM: Duration = Duration::from_secs(60);
 /// What a sandbox gets when memory is not limited.
 const USUAL_MEMORY: u64 = 2 << 30;
 const MOST_LISTED: usize = 10_000;
@@ -214,7 +214,7 @@ impl Adapter for OpenSandbox {
         let mut body = json!({
             "image": { "uri": spec.image },
             "entrypoint": ["tail", "-f", "/dev/null"],
-            "timeout": spec.lifetime.as_secs().max(SHORTEST_LIFE),
+            "timeout": spec.term.as_secs(),
             "resourceLimits": { "cpu": "1000m", "memory": format!("{}Mi", memory.max(1)) },
             "env": {},
             "metadata": spec.labels(),
@@ -300,9 +300,13 @@ impl Adapter for OpenSandbox {
         self.api.delete("deleting the sandbox", &format!("/sandboxes/{id}"))
     }
 
-    fn extending(&self, handle: &Handle, lifetime: Duration) -> Result<Call, WireError> {
+    fn term(&self, wanted: Duration) -> Duration {
+        wanted.max(SHORTEST_TERM)
+    }
+
+    fn extending(&self, handle: &Handle, term: Duration) -> Result<Call, WireError> {
         let path = format!("/sandboxes/{}/renew-expiration", handle.id);
-        let until = std::time::SystemTime::now() + lifetime;
+        let until = std::time::SystemTime::now() + term;
         let since = until.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let unix_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let what = "extending the sandbox";

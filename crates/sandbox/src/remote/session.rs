@@ -15,6 +15,7 @@ use super::adapter::{Adapter, Handle, NotStarted, Observed, Reached, Spec, Start
 use super::archive::{self, Entry, InvalidArchive};
 use super::drive::{Driven, Feed, Watch, drive, without_output};
 use super::inside::{self, ARCHIVE_IN, ARCHIVE_OUT, Look, StepFailed};
+use super::lease::Lease;
 use super::ledger::{Ledger, Left};
 use super::records::{self, Record};
 use super::settings::Surroundings;
@@ -68,8 +69,8 @@ pub(crate) struct Session {
     record: Record,
     around: Arc<Surroundings>,
     ledger: Ledger,
-    /// When the provider ends it, if nobody does.
-    until: SystemTime,
+    /// Renewed while the session lives.
+    lease: Lease,
 }
 
 /// What a session is made with.
@@ -92,7 +93,6 @@ impl Session {
         wire.tamper(tamper);
         wire.watch(cancel.cloned());
         let mut record = Record::open(&around.records(adapter.isolation()), &spec.session)?;
-        let asked = SystemTime::now();
         let handle = match adapter.create(&wire, &spec) {
             Ok(handle) => handle,
             Err(error) => {
@@ -108,16 +108,18 @@ impl Session {
                         provider: adapter.isolation(),
                         id: None,
                         session: &spec.session,
-                        until: asked + spec.lifetime,
+                        until: SystemTime::now() + spec.term,
                         why: refused.to_string(),
                     }),
                 }
                 return Err(error.into());
             }
         };
-        let until = SystemTime::now() + spec.lifetime;
-        let mut session = Self { adapter, wire, handle, spec, record, around, ledger, until };
+        let lease = Lease::begin(spec.term);
+        let mut session = Self { adapter, wire, handle, spec, record, around, ledger, lease };
         session.wait_ready()?;
+        let (adapter, handle) = (Arc::clone(&session.adapter), session.handle.clone());
+        session.lease.keep(adapter, handle, patience)?;
         Ok(session)
     }
 
@@ -127,6 +129,7 @@ impl Session {
             if self.adapter.is_ready(&self.wire, &mut self.handle)? {
                 return Ok(());
             }
+            self.lease.renew_if_due(&*self.adapter, self.at());
             self.wire.pause("waiting for the sandbox", READY_PAUSE)?;
         }
         Err(SessionError::NotReady)
@@ -166,13 +169,6 @@ impl Session {
         if said.trim() == "unpacked" { Ok(digest) } else { Err(SessionError::Digest) }
     }
 
-    /// Lets the sandbox live as long as it was asked to, from now on.
-    pub(crate) fn extend(&mut self) -> Result<(), SessionError> {
-        self.adapter.extend(self.at(), self.spec.lifetime)?;
-        self.until = SystemTime::now() + self.spec.lifetime;
-        Ok(())
-    }
-
     /// Writes a file, finds it listed, and reads it back.
     pub(crate) fn round_trip(&self, content: &[u8]) -> Result<bool, SessionError> {
         const FOLDER: &str = "/tmp";
@@ -207,9 +203,11 @@ impl Session {
                 return Ok(without_output(outcome));
             }
         };
-        drive(&self.wire, &mut *running, feed, watch).map_err(|code| SessionError::Step {
-            what: "starting the program",
-            why: format!("the provider refused: {code}"),
+        drive((&self.wire, &self.lease), &mut *running, feed, watch).map_err(|code| {
+            SessionError::Step {
+                what: "starting the program",
+                why: format!("the provider refused: {code}"),
+            }
         })
     }
 
@@ -251,15 +249,23 @@ impl Session {
         }
         // Cancelling a run does not cancel cleaning up after it.
         self.wire.watch(None);
+        let lost = self.lease.lost();
+        self.lease.close();
+        let left = |why: String| Left {
+            provider: self.adapter.isolation(),
+            id: Some(&self.handle.id),
+            session: &self.spec.session,
+            until: self.lease.until(),
+            why,
+        };
         match self.adapter.delete(&self.wire, &self.handle.id) {
-            Ok(()) => self.record.settle(),
-            Err(refused) => self.ledger.note(&Left {
-                provider: self.adapter.isolation(),
-                id: Some(&self.handle.id),
-                session: &self.spec.session,
-                until: self.until,
-                why: refused.to_string(),
-            }),
+            Ok(()) => {
+                if let Some(why) = lost {
+                    self.ledger.note_lost(&left(why));
+                }
+                self.record.settle();
+            }
+            Err(refused) => self.ledger.note(&left(refused.to_string())),
         }
     }
 

@@ -99,6 +99,8 @@ pub(crate) struct Account {
     pub(crate) environment: BTreeMap<String, String>,
     /// How long one whole answer may take.
     pub(crate) patience: Duration,
+    /// How long a sandbox lives at least if nobody renews its lease.
+    pub(crate) lease: Duration,
 }
 
 impl std::fmt::Debug for Account {
@@ -109,6 +111,11 @@ impl std::fmt::Debug for Account {
 
 /// How long one whole answer may take when nobody says.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a sandbox lives without renewal when nobody says: long enough for a provider that
+/// fails for a minute, short enough that what nobody can delete is soon gone.
+const LEASE: Duration = Duration::from_secs(90);
+/// A lease is never shorter or longer than this, whatever is said.
+const LEASES: (u64, u64) = (5, 3600);
 
 impl Account {
     /// Reads what a provider needs; a missing key is told before anything else.
@@ -168,10 +175,13 @@ impl Account {
                 (api.trim_end_matches("/v1").trim_end_matches('/').to_owned(), None)
             }
         };
-        let seconds = get("WARRANT_PROVIDER_TIMEOUT_S").and_then(|text| text.parse().ok());
-        let patience = seconds.map_or(PATIENCE, Duration::from_secs).max(Duration::from_secs(1));
+        let seconds = |name: &str| get(name).and_then(|text| text.parse::<u64>().ok());
+        let patience = seconds("WARRANT_PROVIDER_TIMEOUT_S");
+        let patience = patience.map_or(PATIENCE, Duration::from_secs).max(Duration::from_secs(1));
+        let lease = seconds("WARRANT_PROVIDER_LEASE_S");
+        let lease = lease.map_or(LEASE, |s| Duration::from_secs(s.clamp(LEASES.0, LEASES.1)));
         let environment = around.environment.clone();
-        Ok(Self { isolation, api, sandboxes, key, config, environment, patience })
+        Ok(Self { isolation, api, sandboxes, key, config, environment, patience, lease })
     }
 
     /// Returns a variable of the environment.

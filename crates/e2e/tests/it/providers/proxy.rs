@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     Listen,
     /// Asks how a program ended, where that is another question.
     Status,
+    /// Asks for a longer life.
+    Renew,
     /// Anything else.
     Other,
 }
@@ -46,6 +48,10 @@ pub(crate) enum When {
     Later(Kind),
     /// At every call after the workspace was staged.
     Afterwards,
+    /// At the first so many calls of this kind.
+    First(Kind, usize),
+    /// At every call after the program was started, save those that tell what it says.
+    Underway,
     /// At the answer that carries what the program says and how it ended.
     Saying,
     /// At every call.
@@ -193,9 +199,20 @@ impl Shared {
             When::Every(wanted) => kind == wanted,
             When::Later(wanted) => is_staged && kind == wanted,
             When::Afterwards => is_staged,
+            When::First(wanted, most) => kind == wanted && self.seen(kind) < most,
+            When::Underway => {
+                let is_telling = matches!(kind, Kind::Start | Kind::Listen | Kind::Status);
+                self.is_started.load(Ordering::SeqCst) && !is_telling
+            }
             When::Saying => is_started && matches!(kind, Kind::Start | Kind::Listen | Kind::Status),
         };
         if applies { trick.how } else { How::Honest }
+    }
+
+    /// Returns how many calls of a kind there were.
+    fn seen(&self, kind: Kind) -> usize {
+        let calls = self.calls.lock().unwrap();
+        calls.iter().filter(|(seen, _)| *seen == kind).count()
     }
 
     fn ask(&self, request: &Request) -> TcpStream {
@@ -331,6 +348,10 @@ fn kind(request: &Request) -> Kind {
     let creates = ["/v2/sandboxes", "/sandboxes", "/api/sandbox", "/v1/sandboxes"];
     if is_post && creates.contains(&path) {
         return Kind::Create;
+    }
+    let renews = ["/timeout", "/renew-expiration"].iter().any(|end| path.ends_with(end));
+    if is_post && (renews || path.contains("/ttl/")) {
+        return Kind::Renew;
     }
     if path.ends_with("/networkpolicy") || path.ends_with("/18080/policy") {
         return Kind::Rules;

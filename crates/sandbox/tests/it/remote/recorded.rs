@@ -93,6 +93,8 @@ fn a_toolbox_that_is_not_told_is_asked_for_and_a_busy_sandbox_is_deleted_later()
             ("POST /api/sandbox", 200, CREATING),
             ("GET /api/sandbox/s1", 200, CREATING),
             ("GET /api/sandbox/s1", 200, STARTED),
+            // No end of its life is told, so it is to be deleted when it is stopped.
+            ("POST /api/sandbox/s1/autodelete/0", 200, STARTED),
             ("GET /api/sandbox/s1/toolbox-proxy-url", 200, r#"{"url":"ftp://ADDRESS"}"#),
             ("DELETE /api/sandbox/s1", 409, BUSY),
             ("DELETE /api/sandbox/s1", 409, BUSY),
