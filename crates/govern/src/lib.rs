@@ -11,6 +11,7 @@ pub mod backends;
 mod continuation;
 mod desk;
 mod file_errands;
+mod gaps;
 pub mod governed;
 pub mod hook;
 pub mod keep;

@@ -324,13 +324,14 @@ impl Workbench {
         request.image.clone_from(&self.away.image);
         let accepted = &self.away.accept_evidence;
         request.accept_evidence = (!accepted.is_empty()).then(|| accepted.clone());
-        Ok(Ask {
+        let ask = Ask {
             request,
             principal: self.principal.clone(),
             workspace: self.workspace.clone(),
             program: find_program(&program),
             image: self.away.image.clone(),
-        })
+        };
+        Ok(desk.with_gaps(ask)?)
     }
 
     /// Takes one step to its receipt.

@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::spec::LandlockRules;
-use crate::sys::{self, Fd};
+use crate::sys::{self, Errno, Fd};
 
 const CREATE_RULESET_VERSION: usize = 1;
 const RULE_PATH_BENEATH: usize = 1;
@@ -77,7 +77,11 @@ pub(crate) fn restrict(rules: &LandlockRules) -> sys::Result<()> {
     let rights = handled(rules.abi);
     let ruleset = create(rules.abi)?;
     for path in &rules.writable {
-        allow(ruleset, path, rights & !(IOCTL_DEV | MAKE_DEVICE))?;
+        match allow(ruleset, path, rights & !(IOCTL_DEV | MAKE_DEVICE)) {
+            // In a file nothing can be made, and the kernel takes no rights about that then.
+            Err(Errno(libc::EINVAL)) => allow(ruleset, path, rights & (WRITE_FILE | TRUNCATE))?,
+            other => other?,
+        }
     }
     for path in &rules.devices {
         allow(ruleset, path, rights & (WRITE_FILE | TRUNCATE | IOCTL_DEV))?;
@@ -108,9 +112,9 @@ fn enforce(ruleset: Fd) -> sys::Result<()> {
 
 fn allow(ruleset: Fd, path: &CStr, allowed: u64) -> sys::Result<()> {
     let parent = sys::openat(libc::AT_FDCWD, path, libc::O_PATH, 0)?;
-    allow_below(ruleset, parent, allowed)?;
+    let allowed = allow_below(ruleset, parent, allowed);
     sys::close(parent);
-    Ok(())
+    allowed
 }
 
 fn allow_below(ruleset: Fd, parent: Fd, allowed: u64) -> sys::Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use cedar_policy::{Context, RestrictedExpression};
-use warrant_protocol::request::WorkspaceMode;
+use warrant_protocol::request::{PathAccess, WorkspaceMode};
 
 use crate::facts::{CommandFacts, Facts};
 use crate::rules::{Detail, Question};
@@ -23,8 +23,8 @@ pub(crate) fn base(facts: &Facts, terms: &Terms) -> Option<Context> {
         pair("pool", text(facts.pool.as_str())),
         pair("env", set(facts.env.names.iter().chain(&facts.env.inherit))),
         pair("hosts", set(&hosts)),
-        pair("read", set(&facts.files.read)),
-        pair("write", set(&facts.files.write)),
+        pair("read", roots(facts, (&facts.files.read, PathAccess::Read))),
+        pair("write", roots(facts, (&facts.files.write, PathAccess::Write))),
         pair("secrets", set(facts.secrets.iter().map(|name| name.as_str()))),
         pair("isolation", text(facts.isolation.as_str())),
         pair("mode", text(mode(facts))),
@@ -33,6 +33,13 @@ pub(crate) fn base(facts: &Facts, terms: &Terms) -> Option<Context> {
         pair("now", long(facts.now_ms)),
     ];
     Context::from_pairs(pairs).ok()
+}
+
+/// Returns the roots of one access, and the paths that people are asked about for it: a rule about
+/// what a run can reach speaks of both.
+fn roots(facts: &Facts, (roots, access): (&[String], PathAccess)) -> RestrictedExpression {
+    let gaps = facts.files.gaps.iter().filter(|gap| gap.access == access).map(|gap| &gap.path);
+    set(roots.iter().chain(gaps))
 }
 
 /// Returns how the workspace is used, in the words of rules.

@@ -74,6 +74,21 @@ pub struct FileControls {
     pub modes: Vec<WorkspaceMode>,
     /// Globs of files that are always masked.
     pub masks: Vec<String>,
+    /// Who is asked about a path that a command names and was not given. Absent: nobody, and the
+    /// command is denied.
+    pub gaps: Option<GapControls>,
+}
+
+/// Who is asked about a path that a command names and was not given.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GapControls {
+    /// The level an approval must have; `approvals` says who can give it.
+    pub level: u8,
+    /// Directories below which people may be asked about reading.
+    pub read_roots: Vec<String>,
+    /// Directories below which people may be asked about writing.
+    pub write_roots: Vec<String>,
 }
 
 /// Destinations with ports.
@@ -144,6 +159,9 @@ pub enum InvalidControls {
     /// A root that is not an absolute path in its plain spelling.
     #[error("controls.files: root `{0}` must be an absolute path without `.`, `..` or `//`")]
     Root(String),
+    /// A level that no approval can have.
+    #[error("controls.files.gaps: levels are 1, 2 and 3, not {0}")]
+    GapLevel(u8),
     /// A default that is beyond its ceiling.
     #[error("controls.limits: the default of {} is beyond its ceiling", .0.as_str())]
     Limit(LimitKind),
@@ -187,9 +205,16 @@ impl Controls {
     }
 
     fn check(&self) -> Result<(), InvalidControls> {
+        let gaps = self.files.as_ref().and_then(|files| files.gaps.as_ref());
+        if let Some(level) = gaps.map(|gaps| gaps.level)
+            && !(1..=MAX_LEVEL).contains(&level)
+        {
+            return Err(InvalidControls::GapLevel(level));
+        }
         let roots =
             self.files.iter().flat_map(|files| files.read_roots.iter().chain(&files.write_roots));
-        for root in roots {
+        let gaps = gaps.iter().flat_map(|gaps| gaps.read_roots.iter().chain(&gaps.write_roots));
+        for root in roots.chain(gaps) {
             if !paths::is_plain(root) {
                 return Err(InvalidControls::Root(root.clone()));
             }

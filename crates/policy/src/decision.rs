@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use warrant_protocol::DecisionSummary;
 
 use crate::context;
-use crate::controls::{ApprovalRule, MAX_LEVEL};
+use crate::controls::{ApprovalRule, Controls, MAX_LEVEL};
 use crate::document;
 use crate::facts::{Approval, Facts};
 use crate::inspect::Explained;
@@ -84,13 +84,12 @@ pub fn decide(policy: &PolicySnapshot, facts: &Facts) -> Decision {
     if let Some(level) = verdict.level {
         match controls.approval(level) {
             Some(rule) => requirements.push(Requirement::of_level(rule)),
-            None => reasons.push(Reason {
-                code: ReasonCode::ApprovalRequired,
-                message: format!(
-                    "approval at level {level} is needed, and policy names no approver"
-                ),
-            }),
+            None => reasons.push(nobody_approves(level)),
         }
+    }
+    match open_gaps(controls, facts) {
+        Ok(open) => requirements.extend(open),
+        Err(reason) => reasons.push(reason),
     }
     if !reasons.is_empty() {
         return Decision::Deny { reasons, rules: verdict.rules };
@@ -145,6 +144,26 @@ fn open_consents(policy: &PolicySnapshot, facts: &Facts) -> Vec<Requirement> {
         expires_min,
     });
     requirements.filter(|r| !is_satisfied(r, &facts.approvals, &facts.requester)).collect()
+}
+
+/// Returns what must be agreed to for paths that the command names and was not given; whether
+/// people may be asked about them at all is the document's to say.
+fn open_gaps(controls: &Controls, facts: &Facts) -> Result<Vec<Requirement>, Reason> {
+    let level = controls.files.as_ref().and_then(|files| files.gaps.as_ref());
+    let (Some(level), [_, ..]) = (level.map(|gaps| gaps.level), facts.files.gaps.as_slice()) else {
+        return Ok(Vec::new());
+    };
+    let rule = controls.approval(level).ok_or_else(|| nobody_approves(level))?;
+    let wanted = facts.files.gaps.iter().map(|gap| Requirement {
+        name: format!("path-{}:{}", gap.access.as_str(), gap.path),
+        ..Requirement::of_level(rule)
+    });
+    Ok(wanted.filter(|r| !is_satisfied(r, &facts.approvals, &facts.requester)).collect())
+}
+
+fn nobody_approves(level: u8) -> Reason {
+    let message = format!("approval at level {level} is needed, and policy names no approver");
+    Reason { code: ReasonCode::ApprovalRequired, message }
 }
 
 impl Requirement {

@@ -4,7 +4,7 @@
 //! are told at once.
 
 use warrant_protocol::policy::{ConsentTrigger, PolicyBody};
-use warrant_protocol::request::{EgressRule, WorkspaceMode};
+use warrant_protocol::request::{EgressRule, PathAccess, WorkspaceMode};
 use warrant_protocol::{Evidence, LimitKind, canonicalize};
 
 use crate::controls::Controls;
@@ -302,6 +302,7 @@ impl Judge<'_> {
                 }
             }
         }
+        self.gaps();
         let mode = facts.files.mode;
         let modes = files.map(|files| files.modes.as_slice());
         if !modes.unwrap_or(&[WorkspaceMode::ReadOnly, WorkspaceMode::Overlay]).contains(&mode) {
@@ -312,6 +313,29 @@ impl Judge<'_> {
                 if !masks.contains(mask) {
                     self.deny(format!("mask \"{mask}\" is missing from the request"));
                 }
+            }
+        }
+    }
+
+    /// A path that was not asked for is never simply allowed: it is below a root about which
+    /// people may be asked, or it is denied.
+    fn gaps(&mut self) {
+        let controls = self.controls.files.as_ref().and_then(|files| files.gaps.as_ref());
+        for gap in &self.facts.files.gaps {
+            let roots = controls.map(|gaps| match gap.access {
+                PathAccess::Read => &gaps.read_roots,
+                PathAccess::Write => &gaps.write_roots,
+            });
+            let mut roots = roots.into_iter().flatten();
+            if !roots.any(|root| paths::is_within(&gap.path, root)) {
+                let verb = match gap.access {
+                    PathAccess::Read => "reading",
+                    PathAccess::Write => "writing",
+                };
+                self.deny(format!(
+                    "{verb} \"{}\", which the command was not given, is not allowed",
+                    gap.path
+                ));
             }
         }
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use warrant_protocol::execution::ShellName;
-use warrant_protocol::request::{Disclosure, EgressRule, WorkspaceMode};
+use warrant_protocol::request::{Disclosure, EgressRule, PathGap, WorkspaceMode};
 use warrant_protocol::{
     Digest, Evidence, ExecutionSpec, Host, Isolation, Limits, PoolName, RunRequest, SecretName,
 };
@@ -160,6 +160,9 @@ pub struct FileFacts {
     pub read: Vec<String>,
     /// Further roots to write: real paths.
     pub write: Vec<String>,
+    /// Paths the command names and was not given: real paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<PathGap>,
     /// How the workspace is used.
     pub mode: WorkspaceMode,
     /// Masks, when the request names them.
@@ -256,6 +259,7 @@ impl Facts {
             files: FileFacts {
                 read: files.map(|files| files.read.clone()).unwrap_or_default(),
                 write: files.map(|files| files.write.clone()).unwrap_or_default(),
+                gaps: files.and_then(|files| files.gaps.clone()).unwrap_or_default(),
                 mode: request.mode.unwrap_or(around.mode),
                 masks: request.masks.as_ref().map(|masks| masks.iter().cloned().collect()),
             },

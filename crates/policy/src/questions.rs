@@ -42,15 +42,15 @@ pub(crate) fn questions(rules: &Rules, facts: &Facts) -> Vec<Question> {
     let secrets: BTreeSet<&str> = facts.secrets.iter().map(|name| name.as_str()).collect();
     questions
         .extend(secrets.into_iter().map(|name| question(Action::SecretUse, name, Detail::None)));
-    for (roots, access) in [(&facts.files.read, "read"), (&facts.files.write, "write")] {
-        for root in roots {
-            let detail = Detail::Grant { access };
-            questions.push(question(Action::FsGrant, root, detail.clone()));
-            let below =
-                rules.named(Action::FsGrant, |name| name != root && paths::is_within(name, root));
-            questions
-                .extend(below.into_iter().map(|name| part(Action::FsGrant, name, detail.clone())));
-        }
+    let reads = facts.files.read.iter().map(|root| (root, "read"));
+    let writes = facts.files.write.iter().map(|root| (root, "write"));
+    let gaps = facts.files.gaps.iter().map(|gap| (&gap.path, gap.access.as_str()));
+    for (root, access) in reads.chain(writes).chain(gaps) {
+        let detail = Detail::Grant { access };
+        questions.push(question(Action::FsGrant, root, detail.clone()));
+        let below =
+            rules.named(Action::FsGrant, |name| name != root && paths::is_within(name, root));
+        questions.extend(below.into_iter().map(|name| part(Action::FsGrant, name, detail.clone())));
     }
     questions
 }

@@ -147,6 +147,41 @@ pub struct FileGrants {
     pub read: Vec<String>,
     /// Roots that can be written.
     pub write: Vec<String>,
+    /// Paths that the command names and was not given. They are granted only to a request that
+    /// somebody approved, and so they are part of what is approved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gaps: Option<Vec<PathGap>>,
+}
+
+/// One path that a command needs and was not given. Ours.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PathGap {
+    /// The path: absolute, and the real one.
+    pub path: String,
+    /// What the command would do to it.
+    pub access: PathAccess,
+}
+
+/// What may be done to a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PathAccess {
+    /// Reading.
+    Read,
+    /// Writing, and reading what is there.
+    Write,
+}
+
+impl PathAccess {
+    /// Returns the name used on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
 }
 
 /// One destination the run may reach, with its port. Ours; the reference knows only hosts.

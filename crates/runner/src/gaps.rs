@@ -6,12 +6,12 @@
 use std::path::{Path, PathBuf};
 
 use warrant_protocol::event::{FailureClass, GapDecision as Decided};
-use warrant_protocol::request::{ActorKind, ActorRef};
+use warrant_protocol::request::{ActorKind, ActorRef, FileGrants, PathAccess, PathGap};
 use warrant_protocol::{ContractBody, Event, Isolation, Outcome};
 use warrant_sandbox::Invocation;
 use warrant_sandbox::lowering::{
     Access, Approval, Asked, GapDecision, GapEvent, Grant, Ground, Lowered, PolicyView, Root,
-    Stopped, UnknownPaths, prepare_with_gaps,
+    Stopped, UnknownPaths, needs as lowering_needs, prepare_with_gaps,
 };
 
 use crate::halt::Halt;
@@ -43,8 +43,8 @@ pub(crate) fn close_gaps(
     if !is_looked_at(isolation) {
         return Ok(invocation);
     }
-    let approval =
-        contract.approved_by.iter().flatten().next().map(|actor| Approval { by: actor.label() });
+    let approver = contract.approved_by.iter().flatten().next();
+    let approval = approver.map(|actor| approval(actor.label(), contract.files.as_ref()));
     let (events, result) = match lower(invocation, isolation, approval.as_ref()) {
         Ok(lowered) => (lowered.events, Ok(lowered.invocation)),
         Err(stopped) => (stopped.events, Err(stopped.asked)),
@@ -62,6 +62,34 @@ pub(crate) fn close_gaps(
     })
 }
 
+/// Returns the approval of exactly the paths that a request names as gaps.
+pub(crate) fn approval(by: String, files: Option<&FileGrants>) -> Approval {
+    let gaps = files.and_then(|files| files.gaps.as_ref()).into_iter().flatten();
+    let root = |gap: &PathGap| Root {
+        path: PathBuf::from(&gap.path),
+        access: match gap.access {
+            PathAccess::Read => Access::Read,
+            PathAccess::Write => Access::ReadWrite,
+        },
+    };
+    Approval { by, roots: gaps.map(root).collect() }
+}
+
+/// Returns the paths that people would have to approve for an invocation to run here; nothing
+/// when no approval would help or none is needed. Only what exists can be given.
+pub(crate) fn needs(invocation: &Invocation, isolation: Isolation) -> Option<Vec<PathGap>> {
+    let roots = on_ground(isolation, |ground| lowering_needs(invocation, ground))?;
+    let gap = |root: &Root| {
+        let path = root.path.to_str().filter(|_| root.path.exists())?;
+        let access = match root.access {
+            Access::Read => PathAccess::Read,
+            Access::Write | Access::ReadWrite => PathAccess::Write,
+        };
+        Some(PathGap { path: path.to_owned(), access })
+    };
+    roots.iter().map(gap).collect()
+}
+
 /// Whether a tier starts real programs on this machine.
 pub(crate) const fn is_looked_at(isolation: Isolation) -> bool {
     matches!(isolation, Isolation::Namespace | Isolation::Process)
@@ -73,6 +101,12 @@ pub(crate) fn lower(
     isolation: Isolation,
     approval: Option<&Approval>,
 ) -> Result<Lowered, Stopped> {
+    let view = PolicyView { approval, has_approver: false };
+    on_ground(isolation, |ground| prepare_with_gaps(invocation, ground, view))
+}
+
+/// Looks at something on the ground of this machine.
+fn on_ground<T>(isolation: Isolation, look: impl FnOnce(&Ground<'_>) -> T) -> T {
     let root = |path: &&str, access: Access| Root { path: PathBuf::from(path), access };
     let readable = READABLE.iter().map(|path| root(path, Access::Read));
     let writable = WRITABLE.iter().map(|path| root(path, Access::ReadWrite));
@@ -82,8 +116,7 @@ pub(crate) fn lower(
         Isolation::Namespace => UnknownPaths::Warn,
         _ => UnknownPaths::Gap,
     };
-    let ground = Ground { runtime: &runtime, real_path: &real_path, unknown_paths };
-    prepare_with_gaps(invocation, &ground, PolicyView { approval, has_approver: false })
+    look(&Ground { runtime: &runtime, real_path: &real_path, unknown_paths })
 }
 
 /// Returns the real path of the deepest part that exists, with the rest behind it.

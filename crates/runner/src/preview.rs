@@ -5,10 +5,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use warrant_protocol::contract::{IssuerRole, KeyRef, RunnerChoice, Task};
-use warrant_protocol::request::{AgentSpec, SecretClaim};
-use warrant_protocol::{ContractBody, Digest, KeyId, Limits, RunId, RunRequest, Timestamp};
-use warrant_sandbox::lowering::Asked;
-use warrant_sandbox::{Backend, Stdin};
+use warrant_protocol::request::{AgentSpec, PathGap, SecretClaim};
+use warrant_protocol::{
+    ContractBody, Digest, Isolation, KeyId, Limits, RunId, RunRequest, Timestamp,
+};
+use warrant_sandbox::lowering::{Asked, GapDecision, GapEvent, GapReason};
+use warrant_sandbox::{Backend, Invocation, Stdin};
 
 use crate::site::Ownership;
 use crate::{fit, gaps};
@@ -24,25 +26,15 @@ pub fn preview(
     workspace: &Path,
     backend: &dyn Backend,
 ) -> Value {
-    let Ok(never) = Timestamp::from_unix_ms(0) else { return Value::Null };
-    let contract = unsigned(request, limits, never);
-    let execution = match fit::prepare_execution(&contract, &BTreeMap::new(), None) {
-        Ok(execution) => execution,
-        Err(_) => return json!({"refused": "this agent cannot be started here"}),
+    let Some(invocation) = invocation_of(request, limits, workspace) else {
+        return json!({"refused": "this agent cannot be started here"});
     };
-    let limits = fit::limits_of(&contract, &execution, None);
-    let place = fit::Place {
-        workspace,
-        ownership: Ownership::Shared,
-        read: None,
-        stdin: &Stdin::Empty,
-        tty: None,
-    };
-    let invocation = fit::invocation(&contract, &execution, place, limits);
     let isolation = backend.isolation();
     let looks_at_gaps = gaps::is_looked_at(isolation);
+    // What a request asks people for is shown as it will be when they agreed.
+    let approval = gaps::approval("an approver".to_owned(), request.files.as_ref());
     let (invocation, lowering, found) = if looks_at_gaps {
-        match gaps::lower(invocation, isolation, None) {
+        match gaps::lower(invocation, isolation, Some(&approval)) {
             Ok(lowered) => (lowered.invocation, lowered.lowering.to_value(), lowered.events),
             Err(stopped) => {
                 let message = match stopped.asked {
@@ -69,15 +61,62 @@ pub fn preview(
     }
 }
 
-fn gaps_json(events: &[warrant_sandbox::lowering::GapEvent]) -> Vec<Value> {
-    let row = |event: &warrant_sandbox::lowering::GapEvent| {
+/// Returns the paths that people would have to approve for a request to run on this machine;
+/// nothing when no approval would help or none is needed.
+///
+/// Looks at files, to find where links lead; starts and stores nothing.
+#[must_use]
+pub fn needed_paths(
+    request: &RunRequest,
+    workspace: &Path,
+    isolation: Isolation,
+) -> Option<Vec<PathGap>> {
+    if !gaps::is_looked_at(isolation) {
+        return None;
+    }
+    gaps::needs(&invocation_of(request, &None, workspace)?, isolation)
+}
+
+/// Returns what the backend would be asked to run.
+fn invocation_of(
+    request: &RunRequest,
+    limits: &Option<Limits>,
+    workspace: &Path,
+) -> Option<Invocation> {
+    let contract = unsigned(request, limits, Timestamp::from_unix_ms(0).ok()?);
+    let execution = fit::prepare_execution(&contract, &BTreeMap::new(), None).ok()?;
+    let limits = fit::limits_of(&contract, &execution, None);
+    let place = fit::Place {
+        workspace,
+        ownership: Ownership::Shared,
+        read: None,
+        stdin: &Stdin::Empty,
+        tty: None,
+    };
+    Some(fit::invocation(&contract, &execution, place, limits))
+}
+
+fn gaps_json(events: &[GapEvent]) -> Vec<Value> {
+    let row = |event: &GapEvent| {
         json!({
             "reason": event.gap.reason.as_str(),
             "path": event.gap.path,
             "message": event.gap.message,
+            "decision": match event.decision {
+                GapDecision::Grant(_) | GapDecision::Rewrite { .. } if by_people(event) => "ask",
+                GapDecision::Grant(_) => "grant",
+                GapDecision::Rewrite { .. } => "rewrite",
+                GapDecision::Ask { .. } => "ask",
+                GapDecision::Deny(_) => "deny",
+            },
         })
     };
     events.iter().map(row).collect()
+}
+
+/// Whether a gap was closed by people, not by policy alone.
+const fn by_people(event: &GapEvent) -> bool {
+    !matches!(event.gap.reason, GapReason::CwdOutsideDeclaredRoots)
 }
 
 /// The members of the contract that the request would get; nobody signs it.

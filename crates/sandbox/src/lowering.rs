@@ -17,7 +17,7 @@ pub use warrant_script::Access;
 use crate::{Invocation, WorkspaceAccess};
 
 pub use decide::{
-    Approval, Asked, GapDecision, GapEvent, Lowered, PolicyView, Stopped, decide_gap,
+    Approval, Asked, GapDecision, GapEvent, Lowered, PolicyView, Stopped, decide_gap, needs,
     prepare_with_gaps,
 };
 pub use report::Lowering;

@@ -5,9 +5,12 @@ use std::io;
 use std::path::Path;
 use std::sync::Mutex;
 
+use serde_json::{Value, json};
 use warrant_govern::{Ask, Attempt, Desk, Hands, Permit, plain_request, principal};
+use warrant_plane::{ApproveError, Reception, Submission};
 use warrant_protocol::execution::ExecutionSpec;
-use warrant_protocol::{Isolation, Outcome};
+use warrant_protocol::request::{ActorKind, ActorRef};
+use warrant_protocol::{Isolation, Outcome, RunState};
 use warrant_runner::run::Observer;
 use warrant_sandbox::{Cancel, Process, Stdin, Stream};
 
@@ -71,4 +74,53 @@ fn what_is_judged_without_being_asked_leaves_nothing_behind() {
     let desk = Desk::open(Some(home.path())).unwrap();
     desk.judge(&ask(&desk, workspace.path(), &["true"])).unwrap();
     assert!(desk.plane().store().live().unwrap().is_empty());
+}
+
+/// Opens a home whose policy asks bob about reading below a directory.
+fn asking_desk(home: &Path, outside: &Path) -> Desk {
+    drop(Desk::open(Some(home)).unwrap());
+    let path = home.join("policy/document.json");
+    let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    document["controls"]["files"]["gaps"] =
+        json!({"level": 1, "readRoots": [outside], "writeRoots": []});
+    document["controls"]["approvals"] =
+        json!([{"level": 1, "approvers": ["bob"], "quorum": 1, "expiresMin": 60}]);
+    std::fs::write(&path, document.to_string()).unwrap();
+    // Its examples are about the approvers it had.
+    std::fs::write(home.join("policy/tests.jsonl"), "").unwrap();
+    Desk::open(Some(home)).unwrap()
+}
+
+#[test]
+fn a_path_nobody_approved_in_time_is_not_given_and_its_receipt_says_so() {
+    let (home, workspace) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let outside = tempfile::tempdir_in("/var").unwrap();
+    let file = outside.path().join("told");
+    std::fs::write(&file, "told\n").unwrap();
+    let desk = asking_desk(home.path(), outside.path());
+    let mut plain = ask(&desk, workspace.path(), &["cat", file.to_str().unwrap()]);
+    plain.request.isolation = Some(Isolation::Namespace);
+    let asking = desk.with_gaps(plain.clone()).unwrap();
+    assert_ne!(asking.request.hash().unwrap(), plain.request.hash().unwrap());
+    let submission = Submission {
+        request: asking.request.clone(),
+        principal: asking.principal.clone(),
+        idempotency_key: None,
+        approval_wait_ms: 1,
+    };
+    let judgment = desk.judge(&asking).unwrap();
+    let reception = desk.plane().submit(submission, |_| judgment).unwrap();
+    let Reception::AwaitingApproval { run, .. } = reception else { panic!("{reception:?}") };
+    // Longer than the word was waited for.
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    let bob = ActorRef { kind: ActorKind::Human, id: "bob".to_owned() };
+    let late = desk.plane().approve_authenticated(&run, &bob);
+    assert!(matches!(late, Err(ApproveError::Expired(_))), "{late:?}");
+    assert_eq!(desk.plane().store().run(&run).unwrap().state, RunState::Expired);
+    let bundle = desk.plane().bundle(&run).unwrap().to_string();
+    assert!(bundle.contains("approval-expired"), "{bundle}");
+    let (again, output) = attempt(&desk, &asking);
+    let Attempt::NotRun(permit) = again else { panic!("it ran: {output:?}") };
+    assert!(matches!(*permit, Permit::Waiting { .. }), "it is asked anew");
+    assert!(output.is_empty());
 }

@@ -94,3 +94,90 @@ fn an_approval_cannot_lift_what_the_document_denies() {
     assert_eq!(crate::reasons(&policy, &facts(patch)), ["runner pool \"nope\" is not allowed"]);
     assert_allowed(&policy, &facts(json!({"approvals": [approval(1, "human:bob", &[])]})));
 }
+
+/// Bob is asked about paths below `/srv`; nobody about the rest.
+fn gap_policy(level: u8) -> PolicySnapshot {
+    let mut document = PolicyDocument::reference();
+    document["controls"] = json!({
+        "files": {
+            "readRoots": ["/"], "writeRoots": ["/"], "modes": ["overlay"], "masks": [],
+            "gaps": {"level": level, "readRoots": ["/srv"], "writeRoots": ["/srv/out"]},
+        },
+        "approvals": [{"level": 1, "approvers": ["human:bob"], "quorum": 1, "expiresMin": 5}],
+    });
+    let rules = "@id(\"p\") @reason(\"r\") permit(principal, action, resource); \
+                 @id(\"f\") @reason(\"never keys\") \
+                 forbid(principal, action == Action::\"fs_grant\", resource) \
+                 when { context has grant && context.grant.path like \"*/keys*\" };";
+    let text = PolicyText { document: &document.to_string(), rules, examples: "" };
+    PolicySnapshot::load(text).unwrap()
+}
+
+fn gap(path: &str, access: &str) -> Value {
+    let gaps = json!([{"path": path, "access": access}]);
+    json!({"files": {"read": [], "write": [], "mode": "overlay", "gaps": gaps}})
+}
+
+#[test]
+fn a_path_that_was_not_given_takes_somebodys_word_even_where_reading_is_allowed() {
+    let policy = gap_policy(1);
+    let asked = |patch: Value| match decide(&policy, &facts(patch)) {
+        Decision::Ask(ask) => ask.requirements.into_iter().map(|r| r.name).collect::<Vec<_>>(),
+        other => panic!("{}", other.reason()),
+    };
+    assert_eq!(asked(gap("/srv/a", "read")), ["path-read:/srv/a"]);
+    assert_eq!(asked(gap("/srv/out/b", "write")), ["path-write:/srv/out/b"]);
+    let mut approved = gap("/srv/a", "read");
+    approved["approvals"] = json!([approval(1, "human:bob", &[])]);
+    assert_allowed(&policy, &facts(approved.clone()));
+    approved["approvals"] = json!([approval(1, "service:agent", &[])]);
+    assert_eq!(asked(approved), ["path-read:/srv/a"], "nobody approves their own");
+}
+
+#[test]
+fn a_path_nobody_may_be_asked_about_is_denied_whoever_would_approve() {
+    let policy = gap_policy(1);
+    for (path, access) in [
+        ("/etc/passwd", "read"),
+        ("/srvx/a", "read"),
+        ("/srv/../etc/passwd", "read"),
+        ("/srv/a", "write"),
+        ("relative", "read"),
+        ("/srv/keys", "read"),
+    ] {
+        let mut patch = gap(path, access);
+        patch["approvals"] = json!([approval(3, "human:bob", &[])]);
+        assert_eq!(crate::reasons(&policy, &facts(patch)).len(), 1, "{path}");
+    }
+    // A level for which nobody is named, and a document that does not speak of gaps.
+    let reasons = crate::reasons(&gap_policy(2), &facts(gap("/srv/a", "read")));
+    assert_eq!(reasons, ["approval at level 2 is needed, and policy names no approver"]);
+    let silent = document(json!({}));
+    let reasons = crate::reasons(&silent, &facts(gap("/srv/a", "read")));
+    assert_eq!(reasons, ["reading \"/srv/a\", which the command was not given, is not allowed"]);
+}
+
+#[test]
+fn gaps_with_an_impossible_level_or_a_crooked_root_do_not_load() {
+    for (gaps, wanted) in [
+        (json!({"level": 4, "readRoots": [], "writeRoots": []}), "levels are 1, 2 and 3, not 4"),
+        (json!({"level": 0, "readRoots": [], "writeRoots": []}), "levels are 1, 2 and 3, not 0"),
+        (json!({"level": 1, "readRoots": ["a"], "writeRoots": []}), "root `a`"),
+        (json!({"level": 1, "readRoots": [], "writeRoots": ["/a/.."]}), "root `/a/..`"),
+        (json!({"level": 1, "readRoots": []}), "writeRoots"),
+    ] {
+        let mut value = PolicyDocument::reference();
+        value["controls"] = json!({"files": {
+            "readRoots": [], "writeRoots": [], "modes": [], "masks": [], "gaps": gaps,
+        }});
+        let text = PolicyText { document: &value.to_string(), rules: "", examples: "" };
+        let refused = PolicySnapshot::load(text).unwrap_err();
+        let mut told = refused.to_string();
+        let mut cause = std::error::Error::source(&refused);
+        while let Some(next) = cause {
+            told = format!("{told}: {next}");
+            cause = next.source();
+        }
+        assert!(told.contains(wanted), "{wanted}: {told}");
+    }
+}

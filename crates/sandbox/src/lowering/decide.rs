@@ -5,9 +5,9 @@
 //! | cwd inside a write root | grant write, by policy |
 //! | cwd inside a read root | grant read, by policy |
 //! | cwd elsewhere | deny |
-//! | path outside roots, approved | grant what is required, by the approver |
+//! | path outside roots, that very path approved | grant what is required, by the approver |
 //! | path outside roots, not approved | ask if policy has an approver, else deny |
-//! | dynamic path, approved, below the command's own home | rewrite, and grant |
+//! | dynamic path below the command's own home, approved | rewrite, and grant |
 //! | dynamic path otherwise | deny |
 
 use std::path::{Path, PathBuf};
@@ -27,6 +27,19 @@ const MAX_GAPS: usize = 16;
 pub struct Approval {
     /// Who gave it.
     pub by: String,
+    /// Exactly these paths, and no more than this access, are approved.
+    pub roots: Vec<Root>,
+}
+
+impl Approval {
+    /// Whether it is about this very path and at least this access, and no link leads elsewhere.
+    fn covers(&self, wanted: &Root, ground: &Ground<'_>) -> bool {
+        let is_enough = |given: Access| given == wanted.access || given == Access::ReadWrite;
+        let is_named =
+            self.roots.iter().any(|root| root.path == wanted.path && is_enough(root.access));
+        // SECURITY: a link that was put there after the approval leads to what nobody approved.
+        is_named && (ground.real_path)(&wanted.path).is_some_and(|real| real == wanted.path)
+    }
 }
 
 /// What the loop needs to know of policy.
@@ -152,19 +165,51 @@ pub fn decide_gap(
 ) -> GapDecision {
     match gap.reason {
         GapReason::CwdOutsideDeclaredRoots => decide_cwd(gap, invocation, ground),
-        GapReason::PathOutsideDeclaredRoots => match view.approval {
-            Some(approval) => {
-                let path = PathBuf::from(&gap.path);
-                GapDecision::Grant(grant(gap, path, &approval.by))
+        GapReason::PathOutsideDeclaredRoots => {
+            let wanted = grant(gap, PathBuf::from(&gap.path), "");
+            match view.approval.filter(|approval| approval.covers(&wanted.root, ground)) {
+                Some(Approval { by, .. }) => {
+                    GapDecision::Grant(Grant { granted_by: by.clone(), ..wanted })
+                }
+                None if view.has_approver => GapDecision::Ask { message: gap.message.clone() },
+                None => GapDecision::Deny(denied(gap.message.clone())),
             }
-            None if view.has_approver => GapDecision::Ask { message: gap.message.clone() },
-            None => GapDecision::Deny(denied(gap.message.clone())),
-        },
+        }
         GapReason::ShellDynamicPathUnresolved => {
-            let rewritten = view.approval.and_then(|approval| rewrite(gap, invocation, approval));
+            let rewritten = view.approval.and_then(|approval| {
+                let (command, grant) = rewrite(gap, invocation, approval)?;
+                let is_covered = approval.covers(&grant.root, ground);
+                is_covered.then_some(GapDecision::Rewrite { command, grant })
+            });
             rewritten.unwrap_or_else(|| GapDecision::Deny(denied(gap.message.clone())))
         }
     }
+}
+
+/// Returns the paths that an approval would have to name for this command to be lowered, in the
+/// order in which it needs them. Nothing when no approval closes all its gaps, or when it has none
+/// that wants one.
+#[must_use]
+pub fn needs(invocation: &Invocation, ground: &Ground<'_>) -> Option<Vec<Root>> {
+    let mut approval = Approval { by: String::new(), roots: Vec::new() };
+    for _ in 0..=MAX_GAPS {
+        let view = PolicyView { approval: Some(&approval), has_approver: false };
+        let stopped = match prepare_with_gaps(invocation.clone(), ground, view) {
+            Ok(_) => return (!approval.roots.is_empty()).then_some(approval.roots),
+            Err(stopped) => stopped,
+        };
+        let gap = &stopped.events.last()?.gap;
+        let wanted = match gap.reason {
+            GapReason::CwdOutsideDeclaredRoots => return None,
+            GapReason::PathOutsideDeclaredRoots => grant(gap, PathBuf::from(&gap.path), ""),
+            GapReason::ShellDynamicPathUnresolved => rewrite(gap, invocation, &approval)?.1,
+        };
+        if approval.roots.contains(&wanted.root) {
+            return None;
+        }
+        approval.roots.push(wanted.root);
+    }
+    None
 }
 
 fn decide_cwd(gap: &Gap, invocation: &Invocation, ground: &Ground<'_>) -> GapDecision {
@@ -193,7 +238,7 @@ fn decide_cwd(gap: &Gap, invocation: &Invocation, ground: &Ground<'_>) -> GapDec
 }
 
 /// Returns the command with its home path written out, when that is possible.
-fn rewrite(gap: &Gap, invocation: &Invocation, approval: &Approval) -> Option<GapDecision> {
+fn rewrite(gap: &Gap, invocation: &Invocation, approval: &Approval) -> Option<(Command, Grant)> {
     let home = home_of(invocation)?;
     let literal = match &invocation.command {
         Command::Shell { shell, script } => {
@@ -213,7 +258,7 @@ fn rewrite(gap: &Gap, invocation: &Invocation, approval: &Approval) -> Option<Ga
     };
     let rest = rest_below_home(&gap.path)?;
     let path = fold(Path::new(&format!("{}{rest}", home.trim_end_matches('/'))));
-    Some(GapDecision::Rewrite { command: literal, grant: grant(gap, path, &approval.by) })
+    Some((literal, grant(gap, path, &approval.by)))
 }
 
 /// Returns what follows the home directory in a token, as the shell would read it.

@@ -7,7 +7,7 @@ use std::path::Path;
 use warrant_protocol::Limits;
 use warrant_sandbox::lowering::{
     Approval, Asked, GapDecision, GapReason, Ground, Lowered, PolicyView, Root, Stopped,
-    UnknownPaths, lower, prepare_with_gaps,
+    UnknownPaths, lower, needs, prepare_with_gaps,
 };
 use warrant_sandbox::{
     Command, EnvValue, EnvVar, Files, Invocation, Network, Shell, Stdin, WorkspaceAccess,
@@ -61,8 +61,14 @@ fn assert_denied(stopped: Result<Lowered, Stopped>, reason: GapReason) {
     assert_eq!(stopped.events.last().unwrap().gap.reason, reason);
 }
 
-fn bob() -> Approval {
-    Approval { by: "human:bob".into() }
+/// Bob approves of what a script needs, all of it.
+fn bob(script: &str) -> Approval {
+    let real_path = |path: &Path| Some(path.to_path_buf());
+    let runtime = runtime();
+    let ground =
+        Ground { runtime: &runtime, real_path: &real_path, unknown_paths: UnknownPaths::Warn };
+    let roots = needs(&invocation(script), &ground).unwrap_or_default();
+    Approval { by: "human:bob".into(), roots }
 }
 
 #[test]
@@ -104,7 +110,7 @@ fn cwd_elsewhere_is_denied_whoever_approves() {
     for cwd in ["/", "/wsx", "/ws/../etc", "/usr"] {
         let mut outside = invocation("true");
         outside.cwd = cwd.into();
-        let bob = bob();
+        let bob = bob("cat /etc/passwd");
         let view = PolicyView { approval: Some(&bob), has_approver: true };
         assert_denied(prepare(outside, view), GapReason::CwdOutsideDeclaredRoots);
     }
@@ -112,7 +118,7 @@ fn cwd_elsewhere_is_denied_whoever_approves() {
 
 #[test]
 fn a_path_outside_is_granted_by_the_approver_as_required() {
-    let bob = bob();
+    let bob = bob("cat /etc/passwd >/srv/copy");
     let view = PolicyView { approval: Some(&bob), has_approver: true };
     let lowered = prepare(invocation("cat /etc/passwd >/srv/copy"), view).unwrap();
     assert_eq!(
@@ -141,15 +147,57 @@ fn a_path_outside_without_approval_asks_or_is_denied() {
 }
 
 #[test]
+fn an_approval_of_another_path_or_of_less_does_not_count() {
+    for (approved, wanted) in [
+        ("cat /etc/passwd", "cat /etc/shadow"),
+        ("cat /etc/passwd", "cat /etc"),
+        ("cat /etc/ssh", "cat /etc/ssh/key"),
+        ("cat /srv/copy", "echo x >/srv/copy"),
+        ("cat ~/x", "cat ~/y"),
+        ("true", "cat /etc/passwd"),
+    ] {
+        let bob = bob(approved);
+        let view = PolicyView { approval: Some(&bob), has_approver: false };
+        let stopped = prepare(invocation(wanted), view).unwrap_err();
+        assert!(matches!(stopped.asked, Asked::Nobody(_)), "{approved}: {wanted}");
+    }
+}
+
+#[test]
+fn a_link_that_was_put_there_after_the_approval_is_not_followed() {
+    let bob = bob("cat /etc/passwd");
+    let view = PolicyView { approval: Some(&bob), has_approver: false };
+    let real_path = |path: &Path| match path.to_str() {
+        Some("/etc/passwd") => Some("/etc/shadow".into()),
+        _ => Some(path.to_path_buf()),
+    };
+    let ground = Ground { runtime: &[], real_path: &real_path, unknown_paths: UnknownPaths::Warn };
+    let stopped = prepare_with_gaps(invocation("cat /etc/passwd"), &ground, view);
+    assert_denied(stopped, GapReason::PathOutsideDeclaredRoots);
+    assert_eq!(needs(&invocation("cat /etc/passwd"), &ground), None, "nobody is asked about it");
+}
+
+#[test]
+fn what_a_command_needs_is_told_with_its_access_where_an_approval_would_help() {
+    let root = |path: &str, access| Root { path: path.into(), access };
+    let both = [root("/srv/copy", Access::ReadWrite), root("/etc/passwd", Access::Read)];
+    assert_eq!(bob("cat /etc/passwd >/srv/copy").roots, both);
+    assert_eq!(bob("cat ~/x").roots, [root("/home/me/x", Access::Read)]);
+    for script in ["true", "cat x", "cat ~bob/x", "cat /etc/passwd ~bob/x"] {
+        assert_eq!(bob(script).roots, [], "{script}");
+    }
+}
+
+#[test]
 fn an_approved_home_path_is_rewritten_and_granted() {
-    let bob = bob();
-    let view = PolicyView { approval: Some(&bob), has_approver: true };
     for (script, expected) in [
         ("cat $HOME/x", "cat /home/me/x"),
         ("cat ${HOME}/x", "cat /home/me/x"),
         ("cat ~/x", "cat /home/me/x"),
         ("cat \"$HOME\"/x", "cat /home/me/x"),
     ] {
+        let bob = bob(script);
+        let view = PolicyView { approval: Some(&bob), has_approver: true };
         let lowered = prepare(invocation(script), view).unwrap();
         let Command::Shell { script, .. } = &lowered.invocation.command else { panic!("argv") };
         assert_eq!(script, expected);
@@ -161,7 +209,7 @@ fn an_approved_home_path_is_rewritten_and_granted() {
 
 #[test]
 fn a_home_path_in_a_shell_given_as_argv_is_rewritten_too() {
-    let bob = bob();
+    let bob = bob("cat ~/x");
     let view = PolicyView { approval: Some(&bob), has_approver: true };
     let mut argv = invocation("");
     argv.command =
@@ -173,7 +221,7 @@ fn a_home_path_in_a_shell_given_as_argv_is_rewritten_too() {
 
 #[test]
 fn other_dynamic_paths_are_denied() {
-    let bob = bob();
+    let bob = bob("cat ~/x");
     let approved = PolicyView { approval: Some(&bob), has_approver: true };
     let asked = PolicyView { approval: None, has_approver: true };
     let reason = GapReason::ShellDynamicPathUnresolved;
@@ -226,7 +274,8 @@ fn a_link_out_of_the_workspace_is_outside() {
 
 #[test]
 fn gaps_are_bounded() {
-    let bob = bob();
+    let root = |i| Root { path: format!("/etc/f{i}").into(), access: Access::Read };
+    let bob = Approval { by: "human:bob".into(), roots: (0..40).map(root).collect() };
     let view = PolicyView { approval: Some(&bob), has_approver: true };
     let script: String = (0..40).map(|i| format!("cat /etc/f{i}\n")).collect();
     let stopped = prepare(invocation(&script), view).unwrap_err();

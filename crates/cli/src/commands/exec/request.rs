@@ -67,7 +67,7 @@ impl Wish {
             principal,
             workspace,
         };
-        Ok(Self { ask, mode: mode(arguments)? })
+        Ok(Self { ask: desk.with_gaps(ask)?, mode: mode(arguments)? })
     }
 }
 
@@ -188,7 +188,7 @@ fn file_grants(arguments: &Exec) -> anyhow::Result<Option<FileGrants>> {
     };
     let read = absolute(&arguments.read, "--read")?;
     let write = absolute(&arguments.write, "--write")?;
-    Ok((!read.is_empty() || !write.is_empty()).then_some(FileGrants { read, write }))
+    Ok((!read.is_empty() || !write.is_empty()).then_some(FileGrants { read, write, gaps: None }))
 }
 
 fn absolute(path: &Path) -> anyhow::Result<String> {
