@@ -1,6 +1,7 @@
 //! Negative controls: every backend that leaks or lies fails exactly the checks about it.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use warrant_conformance::checks::{find, required_by};
 use warrant_conformance::{Capabilities, Check, Level, Report, Subject, Tier, run_checks};
@@ -9,7 +10,7 @@ use warrant_sandbox::{Backend, Namespace};
 
 use crate::bent::{Bend, Bent};
 use crate::kit::Bench;
-use crate::raw::Raw;
+use crate::raw::{Groups, Raw};
 
 /// Returns the namespace tier with one thing bent.
 fn bent(bench: &Bench, bend: Bend) -> Subject {
@@ -183,8 +184,18 @@ fn a_backend_without_a_boundary_fails_every_claim() {
     let bench = Bench::new();
     let mut subject = bench.subject(Isolation::Namespace);
     subject.provider = "raw".into();
-    subject.open = Box::new(|| Ok(Arc::new(Raw)));
+    let groups = Groups::default();
+    let of_raw = groups.clone();
+    subject.open = Box::new(move || Ok(Arc::new(Raw { groups: of_raw.clone() })));
     let report = examine(&subject, required_by(Tier::Sovereign));
+    // What stopped itself would stay for ever, for nothing ends it but this.
+    assert!(groups.living() > 0, "the control ends what it started, so it controls nothing");
+    groups.end();
+    let until = Instant::now() + Duration::from_secs(20);
+    while groups.living() > 0 && Instant::now() < until {
+        std::thread::yield_now();
+    }
+    assert_eq!(groups.living(), 0, "the control leaves processes behind");
     fails(
         &report,
         &[

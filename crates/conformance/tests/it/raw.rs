@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command as Process, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use serde_json::json;
 use warrant_conformance::preflight::vocabulary;
 use warrant_protocol::{
@@ -17,7 +20,45 @@ use warrant_sandbox::{
 };
 
 /// Starts programs as they are; ends only the one it started.
-pub(crate) struct Raw;
+pub(crate) struct Raw {
+    pub(crate) groups: Groups,
+}
+
+/// The process groups in which something outlived its run. Clones are the same groups.
+#[derive(Clone, Default)]
+pub(crate) struct Groups(Arc<Mutex<Vec<Pid>>>);
+
+impl Groups {
+    /// Remembers a group as long as something lives in it: its number is no other's until then.
+    fn add(&self, group: Pid) {
+        if test_kill_process_group(group).is_ok() {
+            self.0.lock().unwrap().push(group);
+        }
+    }
+
+    /// Returns how many processes live in them; what has died and waits to be noticed does not.
+    pub(crate) fn living(&self) -> usize {
+        let groups = self.0.lock().unwrap();
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let is_ours = |process: &std::fs::DirEntry| {
+            let stat = std::fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+            // The name in parentheses may hold anything; state and group follow it.
+            let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+            let (state, group) = (fields.next(), fields.nth(1).and_then(|text| text.parse().ok()));
+            let group: Option<i32> = group;
+            let is_member = groups.iter().any(|known| Some(known.as_raw_nonzero().get()) == group);
+            is_member && state != Some("Z")
+        };
+        processes.filter(is_ours).count()
+    }
+
+    /// Ends everything in them.
+    pub(crate) fn end(&self) {
+        for group in self.0.lock().unwrap().iter() {
+            let _ = kill_process_group(*group, Signal::KILL);
+        }
+    }
+}
 
 impl Backend for Raw {
     fn isolation(&self) -> Isolation {
@@ -53,19 +94,20 @@ impl Backend for Raw {
         sink: &dyn Sink,
         cancel: &Cancel,
     ) -> Result<RunReport, BoundaryError> {
-        run(&plan.invocation, sink, cancel, self.probe())
+        run(&plan.invocation, (sink, cancel), self.probe(), &self.groups)
             .map_err(|cause| BoundaryError { step: "running", cause })
     }
 }
 
 fn run(
     invocation: &Invocation,
-    sink: &dyn Sink,
-    cancel: &Cancel,
+    (sink, cancel): (&dyn Sink, &Cancel),
     posture: Posture,
+    groups: &Groups,
 ) -> io::Result<RunReport> {
     let started = Instant::now();
     let mut child = spawn(invocation)?;
+    let group = Pid::from_child(&child);
     feed(&mut child, &invocation.stdin);
     let (said, hears) = channel();
     listen(child.stdout.take().unwrap(), Stream::Stdout, said.clone());
@@ -108,6 +150,7 @@ fn run(
     };
     let _ = child.kill();
     let _ = child.wait();
+    groups.add(group);
     let is_cut = outcome == Outcome::Limited { limit: LimitKind::Output };
     let told = |bytes: &[u8]| StreamDigest {
         digest: Digest::of(bytes),
@@ -134,7 +177,7 @@ fn spawn(invocation: &Invocation) -> io::Result<Child> {
         }
     };
     let env = invocation.env.iter().map(|variable| (&variable.name, variable.value.reveal()));
-    process.env_clear().envs(env).current_dir(&invocation.cwd);
+    process.env_clear().envs(env).current_dir(&invocation.cwd).process_group(0);
     process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
 }
 
