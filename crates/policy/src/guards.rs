@@ -158,8 +158,7 @@ impl Guard {
     /// Returns the guards of a rule in Cedar's JSON form: what its `when` clauses demand at once.
     pub(crate) fn of_policy(policy: &Value) -> Vec<Self> {
         let conditions = policy.get("conditions").and_then(Value::as_array);
-        let bodies = || conditions.into_iter().flatten().filter_map(|clause| clause.get("body"));
-        if !bodies().all(cannot_fail) {
+        if !never_fails(policy) {
             return Vec::new();
         }
         let clauses = conditions.into_iter().flatten();
@@ -225,6 +224,13 @@ const SAFE: [&str; 20] = [
     "is",
 ];
 
+/// Returns whether evaluating a validated rule, in Cedar's JSON form, is never an error.
+pub(crate) fn never_fails(policy: &Value) -> bool {
+    let conditions = policy.get("conditions").and_then(Value::as_array);
+    let mut bodies = conditions.into_iter().flatten().map(|clause| clause.get("body"));
+    bodies.all(|body| body.is_some_and(cannot_fail))
+}
+
 /// Returns whether evaluating an expression of a validated rule always gives a value.
 fn cannot_fail(expression: &Value) -> bool {
     let Some(members) = expression.as_object() else { return false };
@@ -252,6 +258,9 @@ fn only<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
 fn text(expression: &Value) -> Option<String> {
     only(expression, "Value")?.as_str().map(str::to_owned)
 }
+
+#[cfg(test)]
+mod random;
 
 #[cfg(test)]
 mod tests {

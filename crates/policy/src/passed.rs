@@ -11,7 +11,7 @@ use warrant_protocol::Digest;
 use crate::rules::{PassedRule, Rules, SCHEMA};
 use crate::snapshot::PolicyText;
 
-const VERSION: &str = "warrant.policy-passed.v2";
+const VERSION: &str = "warrant.policy-passed.v3";
 
 /// What is below the first line.
 #[derive(Serialize, Deserialize)]

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::facts::Facts;
-use crate::guards::Guard;
+use crate::guards::{self, Guard};
 
 /// The text of the schema every rule is validated against.
 pub const SCHEMA: &str = include_str!("../schemas/warrant.cedarschema");
@@ -89,6 +89,7 @@ pub(crate) struct PassedRule {
     pub(crate) rule: Rule,
     pub(crate) scope: Scope,
     pub(crate) guards: Vec<Guard>,
+    pub(crate) can_fail: bool,
     pub(crate) policy: String,
 }
 
@@ -156,6 +157,8 @@ struct Member {
     id: String,
     scope: Scope,
     guards: Vec<Guard>,
+    /// Whether evaluating it may be an error, which is a denial whatever the rule would say.
+    can_fail: bool,
     /// As Cedar has it, read from `text` when it is first needed.
     policy: OnceLock<Option<Policy>>,
     text: String,
@@ -183,8 +186,9 @@ struct Slice {
     members: Vec<usize>,
     /// Put together when first asked.
     set: OnceLock<Option<PolicySet>>,
-    /// A permit without conditions where nothing forbids: no need to evaluate. Or one besides
-    /// rules that all have guards: no need while a guard of each is surely false.
+    /// A permit without conditions where nothing forbids and nothing can fail: no need to
+    /// evaluate. Or one besides rules that all have guards: no need while a guard of each is
+    /// surely false.
     plain_permit: Option<usize>,
     /// The rules whose guards have to be looked at.
     guarded: Vec<usize>,
@@ -259,9 +263,9 @@ impl Rules {
     pub(crate) fn of_passed(passed: Vec<PassedRule>) -> Result<Self, InvalidRules> {
         let mut known = HashMap::new();
         let mut members = Vec::new();
-        for PassedRule { rule, scope, guards, policy } in passed {
+        for PassedRule { rule, scope, guards, can_fail, policy } in passed {
             let (id, policy, text) = (rule.id.clone(), OnceLock::new(), policy);
-            members.push(Member { id, scope, guards, policy, text });
+            members.push(Member { id, scope, guards, can_fail, policy, text });
             if let Some(twin) = known.insert(rule.id.clone(), rule) {
                 return Err(InvalidRules::Duplicate(twin.id));
             }
@@ -274,8 +278,8 @@ impl Rules {
         let passed = self.members.iter().map(|member| {
             let rule = self.known.get(&member.id).cloned();
             let rule = rule.ok_or_else(|| InvalidRules::Assemble(member.id.clone()))?;
-            let Member { scope, guards, text, .. } = member.clone();
-            Ok(PassedRule { rule, scope, guards, policy: text })
+            let Member { scope, guards, can_fail, text, .. } = member.clone();
+            Ok(PassedRule { rule, scope, guards, can_fail, policy: text })
         });
         passed.collect()
     }
@@ -331,6 +335,13 @@ impl Rules {
     /// Returns how many rules a question is put to.
     pub(crate) fn weight(&self, question: &Question) -> usize {
         self.slice(question).map_or(0, |slice| slice.members.len())
+    }
+
+    /// Returns whether any rule that a question is put to forbids.
+    #[cfg(test)]
+    pub(crate) fn forbids(&self, question: &Question) -> bool {
+        let members = self.slice(question).into_iter().flat_map(|slice| &slice.members);
+        members.filter_map(|index| self.members.get(*index)).any(|member| member.scope.forbids)
     }
 
     /// Returns the resources that rules of an action name, for which `wanted` holds.
@@ -423,6 +434,7 @@ impl Member {
             id: policy.id().to_string(),
             scope: Scope::of_policy(&policy),
             guards: Guard::of_policy(&json),
+            can_fail: !guards::never_fails(&json),
             text: json.to_string(),
             policy: OnceLock::from(Some(policy)),
         })
@@ -504,7 +516,10 @@ impl Slice {
         let forbids = members.iter().filter_map(of).any(|rule| rule.scope.forbids);
         let is_plain = |index: &usize| of(index).is_some_and(|rule| rule.scope.is_plain_permit);
         let plain = members.iter().copied().find(is_plain);
-        let others = members.iter().copied().filter(|index| forbids && Some(*index) != plain);
+        // Where nothing forbids, another permit changes nothing unless it fails.
+        let matters = |index: &usize| forbids || of(index).is_none_or(|rule| rule.can_fail);
+        let others = members.iter().copied().filter(|index| Some(*index) != plain);
+        let others = others.filter(matters);
         let guarded: Vec<usize> = others.collect();
         let has_guards = |index: &usize| of(index).is_some_and(|rule| !rule.guards.is_empty());
         let plain_permit = plain.filter(|_| guarded.iter().all(has_guards));
