@@ -197,7 +197,7 @@ fn compare(policy: &PolicySnapshot, facts: &Facts, seen: &mut Seen, text: &str) 
             assert!(answer.allowed && answer.failed.is_empty(), "{}", told());
             assert!(answer.rules.contains(rule), "{}", told());
             if policy.rules().forbids(&question) {
-                assert_eq!(answer.rules, [rule.clone()], "{}", told());
+                assert_eq!(answer.rules, std::slice::from_ref(rule), "{}", told());
             }
         }
     }
