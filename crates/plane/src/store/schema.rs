@@ -231,6 +231,8 @@ pub(super) fn prepare(
     is_new: bool,
     lock: &Path,
 ) -> Result<(), StoreError> {
+    // Else what savepoints may have to take back spills into a file at every larger commit.
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
     if !is_new && version(connection)? == VERSION {
         return Ok(());
     }

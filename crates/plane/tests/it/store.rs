@@ -295,6 +295,30 @@ fn many_writers_share_commits_and_lose_nothing() {
 }
 
 #[test]
+fn work_that_fails_halfway_takes_back_its_own_and_nothing_of_others() {
+    let (_dir, store) = store();
+    let waiting: Vec<RunId> = (0..40).map(run_id).collect();
+    waiting.iter().for_each(|run| queued(&store, run));
+    std::thread::scope(|scope| {
+        for (number, run) in (0..).zip(&waiting) {
+            let store = &store;
+            // Leased first, then the events do not fit: both must go.
+            scope.spawn(move || {
+                let forged = store.claim(run, 0, (owner(), vec![event(run, 9)]));
+                assert!(matches!(forged, Err(StoreError::Fork { seq: 9, .. })));
+            });
+            scope.spawn(move || queued(store, &run_id(100 + number)));
+        }
+    });
+    for run in waiting {
+        let row = store.run(&run).unwrap();
+        assert_eq!((row.state, row.event_count), (RunState::Queued, 1), "{run}");
+    }
+    let filter = RunFilter { limit: Some(1_000), ..RunFilter::default() };
+    assert_eq!(store.list(&filter).unwrap().runs.len(), 80);
+}
+
+#[test]
 fn clocks_go_forward_across_restarts() {
     let (dir, store) = store();
     assert_eq!([store.tick("a").unwrap(), store.tick("a").unwrap()], [1, 2]);
