@@ -16,8 +16,9 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::StoreError;
 
-/// After so many operations the log is looked at.
-const OPERATIONS: u64 = 128;
+/// After so many operations the log is looked at. Whoever commits while much is being copied waits
+/// for the disk with it, so little is copied at a time.
+const OPERATIONS: u64 = 16;
 
 /// A log of so many pages is to begin anew. It is read once by a process that finds nobody else at
 /// the database.
