@@ -46,6 +46,7 @@ fn build_and_watch(plan: &Plan<'_>) -> Result<(), Failure> {
     // SAFETY: the mask is this process's own.
     unsafe { libc::umask(0) };
     join(&spec.groups)?;
+    network::leave_the_hosts().at(Step::Network)?;
     network::bring_up().at(Step::Loopback)?;
     let mut fds = Handout::new();
     for listener in &spec.listeners {

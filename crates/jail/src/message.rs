@@ -112,6 +112,7 @@ steps! {
     Maps = "mapping user and group ids",
     Credentials = "taking on the mapped ids",
     Lifeline = "tying the jail to its supervisor",
+    Network = "leaving the host's network",
     Loopback = "bringing up the loopback network",
     Listen = "opening listeners inside the jail",
     Hostname = "naming the machine",
