@@ -163,6 +163,11 @@ impl Desk {
         Ok(Self { plane, policy })
     }
 
+    /// Lets go of it at the end of a process.
+    pub fn leave(self) {
+        self.plane.leave();
+    }
+
     /// Returns the plane.
     #[must_use]
     pub const fn plane(&self) -> &EmbeddedPlane {

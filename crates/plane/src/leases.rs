@@ -59,10 +59,30 @@ impl EmbeddedPlane {
         run: &RunId,
         epoch: u64,
     ) -> Result<Lease, PlaneError> {
+        let (lease, owner, event) = self.give(holder, &LeaseKey { run: run.clone(), epoch })?;
+        self.store().claim(run, epoch, (owner, rows(&[event]))).map_err(store_error(run))?;
+        Ok(lease)
+    }
+
+    /// Leases a run that this process submitted for itself and nobody else has seen: it is written
+    /// together with its start.
+    pub(crate) fn lease_own(&self, holder: &Holder<'_>, run: &RunId) -> Result<Lease, PlaneError> {
+        let (lease, owner, event) = self.give(holder, &LeaseKey { run: run.clone(), epoch: 0 })?;
+        self.store().claim_own(run, (owner, rows(&[event]))).map_err(store_error(run))?;
+        self.remember(lease.clone());
+        Ok(lease)
+    }
+
+    /// Makes the lease that follows `last`, and what the store keeps of it.
+    fn give(
+        &self,
+        holder: &Holder<'_>,
+        last: &LeaseKey,
+    ) -> Result<(Lease, Owner, ChainedEvent), PlaneError> {
         let now = random::now().map_err(PlaneError::failed)?;
-        let last = LeaseKey { run: run.clone(), epoch };
-        let Held { contract, mut chain, .. } = self.take_held(&last)?;
-        let claimed = claimed_by(holder, epoch + 1);
+        let Held { contract, mut chain, .. } = self.take_held(last)?;
+        let key = LeaseKey { run: last.run.clone(), epoch: last.epoch + 1 };
+        let claimed = claimed_by(holder, key.epoch);
         let event = chain.append(now, &claimed).map_err(PlaneError::failed)?.clone();
         let owner = Owner {
             liveness: holder.liveness.map(ToOwned::to_owned),
@@ -72,9 +92,7 @@ impl EmbeddedPlane {
             // Nothing has happened yet: if power is cut now, nothing is missed.
             durability: Durability::WithNext,
         };
-        self.store().claim(run, epoch, (owner, rows(&[event]))).map_err(store_error(run))?;
-        let key = LeaseKey { run: run.clone(), epoch: epoch + 1 };
-        Ok(Lease { key, contract, chain, policy_hash: self.policy_hash() })
+        Ok((Lease { key, contract, chain, policy_hash: self.policy_hash() }, owner, event))
     }
 
     /// Leases one queued run to a runner that will not say when it starts: the lease is the
@@ -262,6 +280,12 @@ impl EmbeddedPlane {
         if underway.len() < MAX_UNDERWAY {
             underway.insert(run.clone(), held);
         }
+    }
+
+    /// Whether contract and chain of this lease are in memory.
+    pub(crate) fn is_held(&self, run: &RunId, epoch: u64) -> bool {
+        let underway = self.underway.lock().unwrap_or_else(PoisonError::into_inner);
+        underway.get(run).is_some_and(|held| held.epoch == epoch)
     }
 
     pub(crate) fn forget_held(&self, run: &RunId) {

@@ -165,18 +165,19 @@ impl EmbeddedPlane {
         let deadline = now.plus_ms(wish.approval_wait_ms);
         let run = RunId::from_random(random::bytes()?);
         let (entry, reception, issued) = self.enter(&wish.case(&run), now, deadline)?;
-        let durability = match &entry {
-            // The start makes a queued run durable; nobody was told anything before.
-            Entry::Queued { .. } if !self.is_service() => Durability::WithNext,
-            Entry::Queued { .. } | Entry::AwaitingApproval { .. } | Entry::Sealed(_) => {
-                Durability::Now
-            }
-        };
         let request_hash = wish.hash;
         let new = NewRun { priority, ..self.new_run(wish, (run.clone(), now), entry)? };
-        match self.store().submit(new, durability)? {
+        let kept = if self.is_service() || issued.is_none() || new.idempotency_key.is_some() {
+            self.store().submit(new, Durability::Now)?
+        } else {
+            // Its own process performs it: the start makes it durable, and nobody was told
+            // anything before.
+            self.store().submit_later(new);
+            Submitted::New
+        };
+        match kept {
             Submitted::New => {
-                if let Some(Issued { contract, chain }) = issued.filter(|_| self.is_service()) {
+                if let Some(Issued { contract, chain }) = issued {
                     self.keep_held(&run, Held { epoch: 0, contract, chain });
                 }
                 Ok(reception)

@@ -17,7 +17,9 @@
 //! Writers of one process share commits: one of them runs everything that waits, in one
 //! transaction with a savepoint each, and syncs once (`commit`). Operations that need not
 //! survive a power cut by themselves say so ([`Durability::WithNext`]) and ride on the sync of
-//! the next one that does; a killed process loses neither.
+//! the next one that does; a killed process loses neither. A run that its own process submits and
+//! leases is not even written before it starts ([`Store::submit_later`]): it rides in the
+//! transaction of its start.
 
 mod blobs;
 mod checkpoint;
@@ -180,6 +182,13 @@ impl Store {
         })
     }
 
+    /// Lets go of it at the end of a process, without taking its memory apart: everything that was
+    /// answered is in the log already.
+    pub(crate) fn leave(self) {
+        let _ = self.settle();
+        std::mem::forget(self);
+    }
+
     /// Has the log moved into the database beside the writers: right for a process that stays and
     /// writes much, whose writers would otherwise wait for it every few runs.
     ///
@@ -203,6 +212,7 @@ impl Store {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        self.settle()?;
         match self.writer.try_lock() {
             Ok(writer) => work(&writer.connection),
             Err(_) => self.read_aside(work),
@@ -214,6 +224,7 @@ impl Store {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        self.settle()?;
         let idle = lock(&self.readers).pop();
         let connection = match idle {
             Some(connection) => connection,
@@ -231,6 +242,13 @@ impl Store {
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         Ok(connection)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Nobody was told that what rides was kept; it is kept all the same if it can be.
+        let _ = self.settle();
     }
 }
 

@@ -41,7 +41,9 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit>
     if arguments.dry_run {
         return plan::print(&desk, &wish, backend, arguments.json);
     }
-    carry_out(&desk, &wish, backend, arguments)
+    let exit = carry_out(&desk, &wish, backend, arguments)?;
+    desk.leave();
+    Ok(exit)
 }
 
 /// Makes sure, before anything is judged, that terminal and bundle can be had at all.

@@ -7,14 +7,19 @@
 //!
 //! Whoever is told goes on at once; the next leader is somebody who waits, so that nobody works
 //! for others longer than for one commit.
+//!
+//! Runs that this process submitted for itself ride in the next transaction, whoever makes it;
+//! whoever reads makes one first, so that nobody sees a store without them.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, Thread};
 
 use rusqlite::Connection;
+use warrant_protocol::RunId;
 
-use super::{Durability, Store, StoreError, lock};
+use super::lifecycle::insert_run;
+use super::{Durability, Entry, EventRow, NewRun, Owner, Store, StoreError, lock};
 
 /// The connection that writes, and how it syncs now.
 pub(super) struct Writer {
@@ -25,6 +30,7 @@ pub(super) struct Writer {
 /// Jobs that wait for the next commit.
 #[derive(Default)]
 pub(super) struct Line {
+    riders: Vec<NewRun>,
     jobs: Vec<Job>,
     is_led: bool,
 }
@@ -122,6 +128,37 @@ impl Store {
         answered.recv().unwrap_or_else(|_| Err(committed.err().unwrap_or(StoreError::Commit)))
     }
 
+    /// Has a run kept in the next transaction, before everything else in it. If that fails nothing
+    /// of it is kept, and whatever builds on it fails.
+    pub(super) fn ride(&self, run: NewRun) {
+        lock(&self.line).riders.push(run);
+    }
+
+    /// Leases a run that rides; gives the lease back when no queued one of this name does.
+    pub(super) fn lease_rider(
+        &self,
+        run: &RunId,
+        lease: (Owner, Vec<EventRow>),
+    ) -> Result<(), (Owner, Vec<EventRow>)> {
+        let mut line = lock(&self.line);
+        let rider = line.riders.iter_mut().find(|rider| rider.id == *run);
+        let Some(entry) = rider.map(|rider| &mut rider.entry) else { return Err(lease) };
+        let Entry::Queued { contract, events } = entry else { return Err(lease) };
+        let (contract, mut events) = (std::mem::take(contract), std::mem::take(events));
+        let (owner, claimed) = lease;
+        events.extend(claimed);
+        *entry = Entry::Leased { contract, events, owner };
+        Ok(())
+    }
+
+    /// Makes sure that nothing rides any more.
+    pub(super) fn settle(&self) -> Result<(), StoreError> {
+        if lock(&self.line).riders.is_empty() {
+            return Ok(());
+        }
+        self.write(Durability::WithNext, |_| Ok(()))
+    }
+
     /// Commits whatever waits.
     fn lead(&self) -> Result<(), StoreError> {
         let _lead = Lead(&self.line);
@@ -133,9 +170,12 @@ impl Store {
         if let Some(checkpointer) = checkpointer {
             checkpointer.finish(&writer.connection);
         }
-        let jobs = std::mem::take(&mut lock(&self.line).jobs);
+        let (riders, jobs) = {
+            let mut line = lock(&self.line);
+            (std::mem::take(&mut line.riders), std::mem::take(&mut line.jobs))
+        };
         let count = jobs.len() as u64;
-        let committed = commit_together(&mut writer, jobs);
+        let committed = commit_together(&mut writer, riders, jobs);
         if let Some(checkpointer) = checkpointer {
             checkpointer.count(count);
         }
@@ -143,7 +183,11 @@ impl Store {
     }
 }
 
-fn commit_together(writer: &mut Writer, jobs: Vec<Job>) -> Result<(), StoreError> {
+fn commit_together(
+    writer: &mut Writer,
+    riders: Vec<NewRun>,
+    jobs: Vec<Job>,
+) -> Result<(), StoreError> {
     let durability = jobs.iter().map(|job| job.durability).max().unwrap_or(Durability::Now);
     let connection = &writer.connection;
     if !connection.is_autocommit() {
@@ -163,13 +207,22 @@ fn commit_together(writer: &mut Writer, jobs: Vec<Job>) -> Result<(), StoreError
     let say = |words| connection.prepare_cached(words)?.execute([]).map(drop);
     say("BEGIN IMMEDIATE")?;
     let mut tell: Vec<(Answer, Seat)> = Vec::with_capacity(jobs.len());
-    let done = jobs.into_iter().try_for_each(|Job { work, seat, .. }| {
+    let ridden = riders.iter().try_for_each(|run| {
         say("SAVEPOINT job")?;
-        match work(connection) {
-            Some(answer) => tell.push((answer, seat)),
-            None => say("ROLLBACK TO job")?,
+        if insert_run(connection, run).is_err() {
+            say("ROLLBACK TO job")?;
         }
         say("RELEASE job")
+    });
+    let done = ridden.and_then(|()| {
+        jobs.into_iter().try_for_each(|Job { work, seat, .. }| {
+            say("SAVEPOINT job")?;
+            match work(connection) {
+                Some(answer) => tell.push((answer, seat)),
+                None => say("ROLLBACK TO job")?,
+            }
+            say("RELEASE job")
+        })
     });
     let committed = done.and_then(|()| say("COMMIT"));
     if let Err(error) = committed {

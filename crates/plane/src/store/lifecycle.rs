@@ -55,6 +55,15 @@ pub enum Entry {
         /// The first events of its chain.
         events: Vec<EventRow>,
     },
+    /// Allowed, and leased to the runner of this process at once.
+    Leased {
+        /// The signed contract as JSON text.
+        contract: String,
+        /// The first events of its chain.
+        events: Vec<EventRow>,
+        /// Who holds it, for the first time.
+        owner: Owner,
+    },
     /// People are asked first.
     AwaitingApproval {
         /// Until when.
@@ -177,6 +186,13 @@ impl Store {
         })
     }
 
+    /// Keeps a new run together with whatever comes next: its lease and its start.
+    ///
+    /// A process that is killed before that leaves no trace of it, and nothing has happened.
+    pub fn submit_later(&self, run: NewRun) {
+        self.ride(run);
+    }
+
     /// Adds an approval to a run that waits for one; a second by the same person replaces nothing.
     ///
     /// # Errors
@@ -250,31 +266,20 @@ impl Store {
         epoch: u64,
         (owner, events): (Owner, Vec<EventRow>),
     ) -> Result<(), StoreError> {
-        let run = run.clone();
+        let key = LeaseKey { run: run.clone(), epoch: epoch + 1 };
         self.write(owner.durability, move |connection| {
-            let taken = connection
-                .prepare_cached(
-                    "UPDATE runs SET state = 'leased', epoch = epoch + 1, owner = ?, runner = ?,
-                       lease_until = ?, updated_at = ?
-                     WHERE id = ? AND epoch = ? AND state = 'queued'
-                     RETURNING seq, event_count, pool, turn",
-                )?
-                .query_row(
-                    params![
-                        owner.liveness,
-                        owner.runner,
-                        owner.lease_until.unix_ms(),
-                        owner.at.unix_ms(),
-                        run.as_str(),
-                        epoch,
-                    ],
-                    Taken::of,
-                )
-                .optional()?;
-            let taken = taken.ok_or_else(|| conflict(connection, &run))?;
-            queue::advance(connection, &taken.pool, taken.turn)?;
-            append_all(connection, taken.place, (&run, &events))
+            let place = take(connection, &key, (&owner, RunState::Leased))?;
+            append_all(connection, place, (&key.run, &events))
         })
+    }
+
+    /// Leases a run that this process submitted for itself, for the first time: it enters the
+    /// store leased, unless it is there already.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when it is not queued or another lease came in between.
+    pub fn claim_own(&self, run: &RunId, lease: (Owner, Vec<EventRow>)) -> Result<(), StoreError> {
+        self.lease_rider(run, lease).or_else(|lease| self.claim(run, 0, lease))
     }
 
     /// Leases a queued run to a runner that will not say when it starts: the lease is the start.
@@ -287,31 +292,11 @@ impl Store {
         owner: Owner,
         build: impl FnOnce(u64) -> Result<Vec<EventRow>, StoreError> + Send + 'static,
     ) -> Result<(), StoreError> {
-        let LeaseKey { run, epoch } = lease.clone();
+        let key = lease.clone();
         self.write(Durability::Now, move |connection| {
-            let taken = connection
-                .prepare_cached(
-                    "UPDATE runs SET state = 'running', epoch = ?5, owner = ?1, runner = ?2,
-                       lease_until = ?3, updated_at = ?4
-                     WHERE id = ?6 AND epoch = ?5 - 1 AND state = 'queued'
-                     RETURNING seq, event_count, pool, turn",
-                )?
-                .query_row(
-                    params![
-                        owner.liveness,
-                        owner.runner,
-                        owner.lease_until.unix_ms(),
-                        owner.at.unix_ms(),
-                        epoch,
-                        run.as_str(),
-                    ],
-                    Taken::of,
-                )
-                .optional()?;
-            let taken = taken.ok_or_else(|| conflict(connection, &run))?;
-            queue::advance(connection, &taken.pool, taken.turn)?;
+            let place = take(connection, &key, (&owner, RunState::Running))?;
             let events = build(tick(connection, "starts")?)?;
-            append_all(connection, taken.place, (&run, &events))
+            append_all(connection, place, (&key.run, &events))
         })
     }
 
@@ -533,26 +518,32 @@ impl Store {
 pub(super) fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), StoreError> {
     let (state, contract, deadline) = match &run.entry {
         Entry::Queued { contract, .. } => (RunState::Queued, Some(contract), None),
+        Entry::Leased { contract, .. } => (RunState::Leased, Some(contract), None),
         Entry::AwaitingApproval { deadline } => {
             (RunState::AwaitingApproval, None, Some(deadline.unix_ms()))
         }
         Entry::Sealed(sealing) => (sealing.state, sealing.contract.as_ref(), None),
     };
     let events: &[EventRow] = match &run.entry {
-        Entry::Queued { events, .. } => events,
+        Entry::Queued { events, .. } | Entry::Leased { events, .. } => events,
         Entry::AwaitingApproval { .. } => &[],
         Entry::Sealed(sealing) => &sealing.events,
     };
     let turn = match &run.entry {
         Entry::Queued { .. } => queue::next_turn(connection, &run.pool, &run.requested_by)?,
-        Entry::AwaitingApproval { .. } | Entry::Sealed(_) => 0,
+        Entry::Leased { .. } | Entry::AwaitingApproval { .. } | Entry::Sealed(_) => 0,
+    };
+    let owner = match &run.entry {
+        Entry::Leased { owner, .. } => Some(owner),
+        Entry::Queued { .. } | Entry::AwaitingApproval { .. } | Entry::Sealed(_) => None,
     };
     connection
         .prepare_cached(
             "INSERT INTO runs (id, state, pool, agent_kind, isolation, requested_by,
                request_hash, policy_hash, created_at, updated_at, deadline, idempotency, priority,
-               turn, is_local, event_count, head)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
+               turn, is_local, event_count, head, epoch, owner, runner, lease_until)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16,
+               ?17, ?18, ?19, ?20)",
         )?
         .execute(params![
             run.id.as_str(),
@@ -571,6 +562,10 @@ pub(super) fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), St
             run.is_local,
             events.len(),
             events.last().map(|last| last.hash.as_bytes().as_slice()),
+            u64::from(owner.is_some()),
+            owner.and_then(|owner| owner.liveness.as_deref()),
+            owner.map(|owner| owner.runner.as_str()),
+            owner.map(|owner| owner.lease_until.unix_ms()),
         ])?;
     let seq = connection.last_insert_rowid();
     connection
@@ -580,7 +575,7 @@ pub(super) fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), St
         .execute(params![seq, run.prompt, run.judgment, run.request, contract])?;
     insert_events(connection, (seq, 0), (&run.id, events))?;
     match &run.entry {
-        Entry::Queued { .. } | Entry::AwaitingApproval { .. } => Ok(()),
+        Entry::Queued { .. } | Entry::Leased { .. } | Entry::AwaitingApproval { .. } => Ok(()),
         Entry::Sealed(sealing) => {
             insert_receipt(connection, seq, (&sealing.receipt_hash, &sealing.receipt), sealing.at)
         }
@@ -611,16 +606,36 @@ fn place_row(row: &Row<'_>) -> rusqlite::Result<Place> {
 }
 
 /// A run that just left the queue.
-struct Taken {
-    place: Place,
-    pool: String,
-    turn: i64,
-}
-
-impl Taken {
-    fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self { place: place_row(row)?, pool: row.get(2)?, turn: row.get(3)? })
-    }
+/// Gives a queued run to a runner. `lease` carries the number of the new lease.
+fn take(
+    connection: &Connection,
+    lease: &LeaseKey,
+    (owner, state): (&Owner, RunState),
+) -> Result<Place, StoreError> {
+    let LeaseKey { run, epoch } = lease;
+    let taken = connection
+        .prepare_cached(
+            "UPDATE runs SET state = ?7, epoch = ?5, owner = ?1, runner = ?2,
+               lease_until = ?3, updated_at = ?4
+             WHERE id = ?6 AND epoch = ?5 - 1 AND state = 'queued'
+             RETURNING seq, event_count, pool, turn",
+        )?
+        .query_row(
+            params![
+                owner.liveness,
+                owner.runner,
+                owner.lease_until.unix_ms(),
+                owner.at.unix_ms(),
+                epoch,
+                run.as_str(),
+                state.as_str(),
+            ],
+            |row| Ok((place_row(row)?, row.get::<_, String>(2)?, row.get::<_, i64>(3)?)),
+        )
+        .optional()?;
+    let (place, pool, turn) = taken.ok_or_else(|| conflict(connection, run))?;
+    queue::advance(connection, &pool, turn)?;
+    Ok(place)
 }
 
 fn append_all(

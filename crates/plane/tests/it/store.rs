@@ -7,6 +7,7 @@ use warrant_plane::store::{
     Abilities, Completion, Durability, Entry, ListingFilter, NewRecord, RunFilter, Store,
     StoreError, Submitted,
 };
+use warrant_protocol::port::LeaseKey;
 use warrant_protocol::{Digest, RunId, RunState};
 
 use crate::support::{at, event, lease, new_run, owner, queued, run_id, store};
@@ -412,6 +413,47 @@ fn a_page_of_many_runs_costs_what_it_shows() {
         // Twenty milliseconds is the promise; the rest is for a build without optimization.
         assert!(best < std::time::Duration::from_millis(100), "{name}: {best:?}");
     }
+}
+
+#[test]
+fn a_run_that_rides_is_seen_by_every_reader_and_leased_once() {
+    let (dir, store) = store();
+    let (seen, leased) = (run_id(1), run_id(2));
+    let entry = |id| Entry::Queued { contract: "{}".into(), events: vec![event(id, 0)] };
+    store.submit_later(new_run(&seen, entry(&seen)));
+    assert_eq!(store.run(&seen).unwrap().state, RunState::Queued);
+    store.claim_own(&seen, (owner(), vec![event(&seen, 1)])).unwrap();
+    let row = store.run(&seen).unwrap();
+    assert_eq!((row.state, row.epoch), (RunState::Leased, 1));
+
+    store.submit_later(new_run(&leased, entry(&leased)));
+    store.claim_own(&leased, (owner(), vec![event(&leased, 1)])).unwrap();
+    let again = store.claim_own(&leased, (owner(), vec![event(&leased, 1)]));
+    assert!(matches!(again, Err(StoreError::Conflict { .. })), "{again:?}");
+    let key = LeaseKey { run: leased.clone(), epoch: 1 };
+    let next = event(&leased, 2);
+    store.start(&key, at(3_000), move |_| Ok(vec![next])).unwrap();
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    let row = store.run(&leased).unwrap();
+    assert_eq!((row.state, row.epoch), (RunState::Running, 1));
+    assert_eq!(store.events(&leased).unwrap().len(), 3);
+}
+
+#[test]
+fn a_run_that_cannot_be_kept_fails_its_start_and_nobody_elses() {
+    let (_dir, store) = store();
+    let (broken, other) = (run_id(1), run_id(2));
+    queued(&store, &broken);
+    // The same name again cannot be kept.
+    let entry = Entry::Queued { contract: "{}".into(), events: vec![event(&broken, 0)] };
+    store.submit_later(new_run(&broken, entry));
+    store.claim_own(&broken, (owner(), vec![event(&broken, 1)])).unwrap();
+    queued(&store, &other);
+    let key = LeaseKey { run: broken.clone(), epoch: 1 };
+    let start = store.start(&key, at(3_000), |_| Ok(Vec::new()));
+    assert!(matches!(start, Err(StoreError::Conflict { .. })), "{start:?}");
+    assert_eq!(store.run(&other).unwrap().state, RunState::Queued);
 }
 
 #[test]
