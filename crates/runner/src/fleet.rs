@@ -27,6 +27,7 @@ use crate::guard::VersionPins;
 use crate::remote::{BlobCache, CallError, Claimed, OutboxError, RemotePlane, Stop, StopSlot};
 use crate::run::{RunError, Surroundings, visiting_run};
 use crate::site::{MockProgram, Visit};
+use crate::spread::spread;
 
 /// How long a cancelled run has to leave its receipt.
 const AFTER_CANCEL: Duration = Duration::from_secs(10);
@@ -136,6 +137,9 @@ impl Fleet<'_> {
         let sessions = self.data.join("sessions");
         // What stays costs space, not truth.
         let _ = fs::remove_dir_all(&sessions);
+        // Whoever needs it makes it if it is not there.
+        let _ = fs::DirBuilder::new().recursive(true).mode(0o700).create(&sessions);
+        spread(&sessions);
         let left = self.plane.recover(self.clock, &|| drain.has_begun())?;
         if left > 0 {
             tracing::info!(runs = left, "told the plane of runs from before");

@@ -27,6 +27,7 @@ pub mod remote;
 pub mod run;
 mod sink;
 mod site;
+mod spread;
 
 pub use guard::VersionPins;
 pub use preview::preview;

@@ -40,6 +40,7 @@ use warrant_protocol::{
 
 use super::Dialect;
 use crate::run::RunnerIdentity;
+use crate::spread::spread;
 
 /// What a claim brought.
 const LEASE: &str = "lease.json";
@@ -106,6 +107,7 @@ impl Outbox {
     /// [`OutboxError::File`].
     pub fn open_at(path: PathBuf) -> Result<Self, OutboxError> {
         private_dir(&path).map_err(at(&path))?;
+        spread(&path);
         Ok(Self { path, is_giving_up: AtomicBool::new(false) })
     }
 
