@@ -28,6 +28,13 @@ impl Request {
         Some(Self { method, target, head, body })
     }
 
+    /// Returns a question for another place with what this one shows.
+    pub(crate) fn get(&self, target: &str) -> Self {
+        let mut head = self.head.clone();
+        head[0] = format!("GET {target} HTTP/1.1");
+        Self { method: "GET".to_owned(), target: target.to_owned(), head, body: Vec::new() }
+    }
+
     /// Returns the path without its query.
     pub(crate) fn path(&self) -> &str {
         self.target.split('?').next().unwrap()

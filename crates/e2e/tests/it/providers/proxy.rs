@@ -178,8 +178,8 @@ impl Shared {
             How::Instead(status, body) => return send(&mut client, &Answer::new(status, body)),
             How::Damages(damage) => request.body = damage(&request.body),
             How::Repeats => {
-                let mut first = self.ask(&request);
-                let _ = Answer::read(&mut first);
+                let first = Answer::read(&mut self.ask(&request));
+                self.await_command(&request, first);
             }
             _ => {}
         }
@@ -188,6 +188,23 @@ impl Shared {
             return listen(client, door, how);
         }
         answer(client, door, how);
+    }
+
+    /// Waits for the end of a program that was started where starting does not: otherwise the
+    /// second one may be done before the first has begun, and nobody could see both.
+    fn await_command(&self, start: &Request, started: Option<Answer>) {
+        let Some(session) = start.path().strip_suffix("/exec") else { return };
+        let told: Value = serde_json::from_slice(&started.unwrap().body).unwrap();
+        let status = start.get(&format!("{session}/command/{}", told["cmdId"].as_str().unwrap()));
+        for _ in 0..600 {
+            let answer = Answer::read(&mut self.ask(&status)).unwrap();
+            let told: Value = serde_json::from_slice(&answer.body).unwrap();
+            if told["exitCode"].is_number() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        panic!("the first program never ended");
     }
 
     fn how(&self, kind: Kind) -> How {
