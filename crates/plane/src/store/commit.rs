@@ -207,21 +207,39 @@ fn commit_together(
     let say = |words| connection.prepare_cached(words)?.execute([]).map(drop);
     say("BEGIN IMMEDIATE")?;
     let mut tell: Vec<(Answer, Seat)> = Vec::with_capacity(jobs.len());
-    let ridden = riders.iter().try_for_each(|run| {
-        say("SAVEPOINT job")?;
-        if insert_run(connection, run).is_err() {
-            say("ROLLBACK TO job")?;
+    // Every page that changes under a savepoint is copied first; as long as nothing is kept for
+    // anybody, the transaction itself can be taken back.
+    let mut is_empty = true;
+    let mut attempt = |work: &mut dyn FnMut() -> bool| {
+        let is_first = is_empty;
+        if !is_first {
+            say("SAVEPOINT job")?;
         }
-        say("RELEASE job")
-    });
+        match (work(), is_first) {
+            (true, true) => {
+                is_empty = false;
+                Ok(())
+            }
+            (false, true) => {
+                say("ROLLBACK")?;
+                say("BEGIN IMMEDIATE")
+            }
+            (true, false) => say("RELEASE job"),
+            (false, false) => {
+                say("ROLLBACK TO job")?;
+                say("RELEASE job")
+            }
+        }
+    };
+    let ridden =
+        riders.iter().try_for_each(|run| attempt(&mut || insert_run(connection, run).is_ok()));
     let done = ridden.and_then(|()| {
         jobs.into_iter().try_for_each(|Job { work, seat, .. }| {
-            say("SAVEPOINT job")?;
-            match work(connection) {
-                Some(answer) => tell.push((answer, seat)),
-                None => say("ROLLBACK TO job")?,
-            }
-            say("RELEASE job")
+            let mut job = Some((work, seat));
+            attempt(&mut || {
+                let Some((work, seat)) = job.take() else { return false };
+                work(connection).map(|answer| tell.push((answer, seat))).is_some()
+            })
         })
     });
     let committed = done.and_then(|()| say("COMMIT"));
