@@ -1,5 +1,6 @@
 //! The local backends, by name and by strength.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -40,7 +41,13 @@ pub fn local() -> Vec<Arc<dyn Backend>> {
 /// home for a short while, so that not every process has to build a boundary before its own.
 #[must_use]
 pub fn local_of(home: &Home) -> Vec<Arc<dyn Backend>> {
-    all(Namespace::new().remembering(home.data().join("trial")), Hermetic::new(worker(0)))
+    local_at(&home.data())
+}
+
+/// Returns the local backends of the home with this directory of data, as [`local_of`] does.
+#[must_use]
+pub fn local_at(data: &Path) -> Vec<Arc<dyn Backend>> {
+    all(Namespace::new().remembering(data.join("trial")), Hermetic::new(worker(0)))
 }
 
 fn all(namespace: Namespace, hermetic: Hermetic) -> Vec<Arc<dyn Backend>> {

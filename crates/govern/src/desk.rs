@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use serde_json::Value;
 use thiserror::Error;
@@ -151,13 +153,30 @@ impl Desk {
     /// # Errors
     /// [`DeskError`] when home, store or policy cannot be used.
     pub fn open_with(home: Option<&Path>, preset: Preset) -> Result<Self, DeskError> {
-        let environment = environment(home)?;
-        let is_first_use = !environment.locate()?.join("home.json").exists();
-        let home = Home::open(&environment)?;
-        if is_first_use {
-            write_policy(home.root(), &preset.into())?;
-        }
-        let policy = read_policy(home.root())?;
+        let (home, policy) = settle_in(home, preset)?;
+        Self::with_store(home, policy)
+    }
+
+    /// Opens the home as [`Desk::open`] does, and does `beside` with the directory of its data
+    /// while the store is being opened.
+    ///
+    /// # Errors
+    /// [`DeskError`] when home, store or policy cannot be used.
+    pub fn open_beside<T: Send>(
+        home: Option<&Path>,
+        beside: impl FnOnce(&Path) -> T + Send,
+    ) -> Result<(Self, T), DeskError> {
+        let (home, policy) = settle_in(home, Preset::Default)?;
+        let data = home.data();
+        thread::scope(|scope| {
+            let other = thread::Builder::new().spawn_scoped(scope, || beside(&data))?;
+            let desk = Self::with_store(home, policy);
+            let done = other.join().unwrap_or_else(|panic| resume_unwind(panic));
+            Ok((desk?, done))
+        })
+    }
+
+    fn with_store(home: Home, policy: Option<PolicySnapshot>) -> Result<Self, DeskError> {
         let policy_hash = policy.as_ref().map_or_else(no_policy_hash, PolicySnapshot::hash);
         let plane = EmbeddedPlane::open(home, policy_hash)?;
         Ok(Self { plane, policy })
@@ -292,6 +311,21 @@ impl Desk {
         }
         Ok(None)
     }
+}
+
+/// Opens the home, with `preset` on first use, and reads its policy.
+fn settle_in(
+    home: Option<&Path>,
+    preset: Preset,
+) -> Result<(Home, Option<PolicySnapshot>), DeskError> {
+    let environment = environment(home)?;
+    let is_first_use = !environment.locate()?.join("home.json").exists();
+    let home = Home::open(&environment)?;
+    if is_first_use {
+        write_policy(home.root(), &preset.into())?;
+    }
+    let policy = read_policy(home.root())?;
+    Ok((home, policy))
 }
 
 /// Returns what of the environment says where home is and what opens it; a named home goes before.

@@ -27,13 +27,18 @@ use request::Wish;
 /// Runs one program under a contract.
 pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit> {
     let remote = super::providers::remote_named(arguments.provider.as_deref(), home)?;
-    let desk = Desk::open(home)?;
-    let backends: Vec<Arc<dyn Backend>> = match remote {
+    let (desk, backends) = match remote {
         Some(isolation) => {
+            let desk = Desk::open(home)?;
             let remote: Arc<dyn Backend> = super::providers::open(isolation, &desk)?;
-            vec![remote]
+            (desk, vec![remote])
         }
-        None => backends::local_of(desk.plane().home()),
+        None => Desk::open_beside(home, |data| {
+            let all = backends::local_at(data);
+            // Whichever it will be remembers what it found.
+            let _ = backends::choose(&all, arguments.provider.as_deref()).map(|it| it.probe());
+            all
+        })?,
     };
     let backend = super::providers::choose(&backends, arguments.provider.as_deref())?;
     let wish = Wish::read(arguments, &desk, backend.isolation()).map_err(Misuse::of)?;
