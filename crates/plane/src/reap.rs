@@ -39,6 +39,8 @@ impl EmbeddedPlane {
         let live = self.store().live()?;
         let mut sealed = Vec::new();
         if live.is_empty() {
+            // Who was killed before its run was written left nothing but its sign of life.
+            liveness::sweep(&self.home().data().join("alive"))?;
             return Ok(sealed);
         }
         let now = random::now()?;

@@ -89,7 +89,9 @@ fn revoked_in_mid_run(place: &Place) {
     let ran = site.script(&["--timeout", "300s"], "echo word-of-the-runner; sleep 280");
     assert_eq!(ran.code, Some(1), "{provider}: {}", ran.stderr);
     assert_eq!(ran.stdout, "word-of-the-runner\n", "{provider}");
-    assert_eq!(site.receipt()["outcome"]["kind"], "unobserved", "{provider}");
+    // Whichever is noticed first: that the lease is lost, or that its provider ended the sandbox.
+    let outcome = site.receipt()["outcome"]["kind"].clone();
+    assert!(outcome == "unobserved" || outcome == "failed", "{provider}: {outcome}");
     assert_eq!(door.started("word-of-the-runner"), 1, "{provider}");
     tells_its_end(&ran, provider);
     assert!(place.is_empty_in_time(), "{provider}: {:?} lives on", door.sandboxes());
