@@ -441,6 +441,17 @@ fn a_run_that_rides_is_seen_by_every_reader_and_leased_once() {
 }
 
 #[test]
+fn a_run_that_still_rides_is_kept_when_the_store_is_let_go() {
+    let (dir, store) = store();
+    let run = run_id(1);
+    let entry = Entry::Queued { contract: "{}".into(), events: vec![event(&run, 0)] };
+    store.submit_later(new_run(&run, entry));
+    drop(store);
+    let store = Store::open(dir.path()).unwrap();
+    assert_eq!(store.run(&run).unwrap().state, RunState::Queued);
+}
+
+#[test]
 fn a_run_that_cannot_be_kept_fails_its_start_and_nobody_elses() {
     let (_dir, store) = store();
     let (broken, other) = (run_id(1), run_id(2));
