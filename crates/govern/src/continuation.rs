@@ -25,13 +25,16 @@ use warrant_protocol::{
     CheckpointId, Digest, EnvelopeId, Event, Isolation, RunId, RunRequest, WorkspaceManifest,
 };
 use warrant_workspace::{
-    BlobDirectory, BlobSink, BranchWish, CaptureError, CaptureOptions, CheckpointParts,
+    BlobDirectory, BlobSink, BlobSource, BranchWish, CaptureError, CaptureOptions, CheckpointParts,
     ContinuationError, DEFAULT_DENY, DiscoverError, GatePolicy, GitDirectory, History, Journal,
     MaterializeError, MaterializeOptions, Progress, PullError, PullOptions, StoredBlob, TreeLimits,
     Verdict, capture, capture_folder, is_applied, make_checkpoint, materialize, pull,
     store_envelope,
 };
 
+mod again;
+
+use self::again::put_down_before;
 use crate::ask::{Ask, find_program};
 use crate::desk::{Desk, DeskError, principal};
 
@@ -112,7 +115,9 @@ impl Desk {
     /// Puts down what a run left and takes it up as a new ask.
     ///
     /// The files are those of the workspace with the run's changes on top; changes that are in the
-    /// workspace already are not applied again.
+    /// workspace already are not applied again. Paths that the command names and was not given
+    /// are looked for as in [`Desk::with_gaps`]. The same work taken up again, while its first
+    /// ask has not started, is the same ask.
     ///
     /// # Errors
     /// [`ContinueError`]; then nothing is asked for.
@@ -162,6 +167,9 @@ impl Desk {
         request.execution = wish.execution.or(request.execution);
         request.prompt = wish.prompt.unwrap_or(request.prompt);
         request.isolation = wish.isolation.or(request.isolation);
+        // It is the next command's own paths that people are asked about.
+        request.files.iter_mut().for_each(|files| files.gaps = None);
+        request.continuation = None;
         let envelope = HandoffEnvelope {
             version: EnvelopeVersion::V1,
             envelope_id: EnvelopeId::from_random(random::bytes().map_err(ContinueError::Home)?),
@@ -186,20 +194,26 @@ impl Desk {
             execution: request.execution.clone(),
             isolation: request.isolation,
         };
-        let reference = store_envelope(&envelope, &sink)?;
-        request.continuation = Some(reference.clone());
-        sink.record(now)?;
         let program = match &request.execution {
             Some(ExecutionSpec::Argv { command, .. }) => find_program(command),
             _ => None,
         };
-        let ask = Ask {
+        let mut ask = self.with_gaps(Ask {
             principal: request.requested_by.clone(),
             request,
             workspace: place.path().join("files"),
             program,
             image: None,
+        })?;
+        let (envelope, reference) = match put_down_before(&sink, &ask.request, &envelope)? {
+            Some(before) => before,
+            None => {
+                let reference = store_envelope(&envelope, &sink)?;
+                (envelope, reference)
+            }
         };
+        ask.request.continuation = Some(reference.clone());
+        sink.record(now)?;
         Ok(TakenUp { ask, envelope, reference, warnings, _place: place })
     }
 
@@ -332,6 +346,13 @@ impl BlobSink for StoreSink<'_> {
         let mut waiting = self.waiting.lock().map_err(|_| io::ErrorKind::Other)?;
         waiting.push(blob);
         Ok(stored)
+    }
+}
+
+impl BlobSource for StoreSink<'_> {
+    fn open(&self, digest: &Digest) -> io::Result<Box<dyn Read + Send + '_>> {
+        let blob = self.store.blob(digest).map_err(io::Error::other)?;
+        Ok(Box::new(blob.ok_or(io::ErrorKind::NotFound)?))
     }
 }
 

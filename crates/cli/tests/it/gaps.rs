@@ -66,6 +66,20 @@ impl Asking {
         asked["runId"].as_str().unwrap().to_owned()
     }
 
+    /// Goes on where a run ended with a script.
+    fn go_on(&self, run: &str, options: &[&str], script: &str) -> std::process::Output {
+        let script = script.replace("OUTSIDE", self.outside.path().to_str().unwrap());
+        self.machine.run(&[&["continue", run], options, &["--", "sh", "-c", &script]].concat())
+    }
+
+    /// Runs something that ends, to go on from.
+    #[track_caller]
+    fn first(&self) -> String {
+        let first = self.machine.json(&["sandbox", "exec", "--json", "--", "sh", "-c", "date > b"]);
+        assert_eq!(first["exitCode"], 0, "{first}");
+        first["runId"].as_str().unwrap().to_owned()
+    }
+
     #[track_caller]
     fn approve(&self, run: &str) {
         let approved = self.machine.run(&["approve", run, "--as", "bob", "--key", &self.key]);
@@ -210,4 +224,66 @@ fn waiting_for_an_approval_of_a_path_ends_with_the_run() {
     asking.approve(&run);
     let ran = waiting.wait_with_output().unwrap();
     assert_eq!(stdout(&ran), "told\n", "{}", stderr(&ran));
+}
+
+#[test]
+fn a_run_that_goes_on_is_asked_about_its_paths_and_given_them_once_they_are_approved() {
+    let asking = Asking::about_all();
+    let first = asking.first();
+    let ask = |script: &str| {
+        let asked = asking.go_on(&first, &["--json"], script);
+        assert_eq!(asked.status.code(), Some(4), "{}{}", stdout(&asked), stderr(&asked));
+        let asked: Value = serde_json::from_slice(&asked.stdout).unwrap();
+        asked["runId"].as_str().unwrap().to_owned()
+    };
+    let script = "cat b OUTSIDE/told";
+    let run = ask(script);
+    let needed = format!("path-read:{}", asking.path("told").display());
+    let waiting = asking.machine.json(&["approvals", "--json"]);
+    assert!(waiting.to_string().contains(&needed), "{waiting}");
+    assert_eq!(ask(script), run, "the same question is asked once");
+    asking.approve(&run);
+    for other in ["cat b OUTSIDE/other", "cat b; echo x >> OUTSIDE/told"] {
+        assert_ne!(ask(other), run, "{other} is another question");
+    }
+    // What is gone on from is another one.
+    std::fs::write(asking.machine.work("c"), "new\n").unwrap();
+    assert_ne!(ask(script), run, "other files are another question");
+    std::fs::remove_file(asking.machine.work("c")).unwrap();
+
+    let ran = asking.go_on(&first, &["--out", "bundle.json"], script);
+    assert!(stdout(&ran).ends_with("\ntold\n"), "{}{}", stdout(&ran), stderr(&ran));
+    let bundle = std::fs::read_to_string(asking.machine.work("bundle.json")).unwrap();
+    let bundle: Value = serde_json::from_str(&bundle).unwrap();
+    assert_eq!(bundle["receipt"]["runId"], run);
+    let granted = json!({"kind": "read", "value": asking.path("told"),
+                         "by": {"kind": "human", "id": "bob"}});
+    assert!(bundle["receipt"]["grants"].as_array().unwrap().contains(&granted), "{bundle:#}");
+    let again = asking.go_on(&first, &[], script);
+    assert_eq!(again.status.code(), Some(4), "an approval is used up");
+
+    // Nobody is asked again about paths that only the run before named.
+    let next = asking.go_on(&run, &[], "cat a.txt");
+    assert_eq!(next.status.code(), Some(0), "{}", stderr(&next));
+    let same = asking.machine.run(&["continue", &run]);
+    assert_eq!(same.status.code(), Some(4), "its own command names it again: {}", stderr(&same));
+}
+
+#[test]
+fn a_run_that_goes_on_is_denied_the_paths_nobody_may_be_asked_about() {
+    let asking = Asking::new(&json!({"level": 1, "readRoots": ["OUTSIDE/told"], "writeRoots": []}));
+    let first = asking.first();
+    for script in ["cat OUTSIDE/other", "echo x >> OUTSIDE/told", "cat OUTSIDE/told OUTSIDE/other"]
+    {
+        let denied = asking.go_on(&first, &[], script);
+        assert_eq!(denied.status.code(), Some(8), "{script}: {}", stderr(&denied));
+        assert_eq!(stdout(&denied), "");
+    }
+    assert_eq!(std::fs::read_to_string(asking.path("told")).unwrap(), "told\n");
+    let plain = Machine::new();
+    let first = plain.json(&["sandbox", "exec", "--json", "--", "true"]);
+    let path = asking.path("told");
+    let words = ["continue", first["runId"].as_str().unwrap(), "--", "cat", path.to_str().unwrap()];
+    let denied = plain.run(&words);
+    assert_eq!(denied.status.code(), Some(8), "{}", stderr(&denied));
 }

@@ -77,7 +77,7 @@ fn what_is_judged_without_being_asked_leaves_nothing_behind() {
 }
 
 /// Opens a home whose policy asks bob about reading below a directory.
-fn asking_desk(home: &Path, outside: &Path) -> Desk {
+pub(crate) fn asking_desk(home: &Path, outside: &Path) -> Desk {
     drop(Desk::open(Some(home)).unwrap());
     let path = home.join("policy/document.json");
     let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();

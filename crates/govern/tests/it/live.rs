@@ -17,6 +17,8 @@ use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::{LimitKind, Outcome, RunState};
 use warrant_sandbox::Namespace;
 
+use crate::desk::asking_desk;
+
 struct House {
     _home: TempDir,
     desk: Arc<Desk>,
@@ -153,6 +155,30 @@ fn another_guest_cannot_see_or_use_a_sandbox() {
     assert!(matches!(house.live.destroy(&other, &sandbox.id), Err(WorkshopError::NoSandbox)));
     assert!(house.live.owner(&sandbox.id, "guessed").is_none());
     assert_eq!(house.live.owner(&sandbox.id, &sandbox.access_token), Some(guest("one")));
+}
+
+#[test]
+fn a_path_of_this_machine_is_not_in_a_sandbox_and_nobody_is_asked_about_it() {
+    let (home, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/var").unwrap());
+    let told = outside.path().join("told");
+    std::fs::write(&told, "told\n").unwrap();
+    // Everybody else would be asked about it.
+    let desk = Arc::new(asking_desk(home.path(), outside.path()));
+    let live = Live::open(Arc::clone(&desk), Arc::new(Namespace::new())).unwrap();
+    let house = House { _home: home, desk, live };
+    let sandbox = house.create();
+    for script in [format!("cat {}", told.display()), format!("echo x >> {}", told.display())] {
+        let process = house.live.start(&guest("one"), &sandbox.id, shell(&script)).unwrap();
+        assert_eq!(end_of(&process).outcome, Outcome::Exited { code: 1 }, "{script}");
+        assert_eq!(process.text(Some(ChunkStream::Stdout)), "", "{script}");
+        let bundle = house.desk.plane().bundle(&process.facts().run).unwrap().to_string();
+        for never in ["gap.found", "grant.added", "approval.granted"] {
+            assert!(!bundle.contains(never), "{script}: {never}");
+        }
+    }
+    let read = FileCall::Read { path: told.to_str().unwrap().into() };
+    assert!(house.file(&sandbox, read).is_err());
+    assert_eq!(std::fs::read_to_string(&told).unwrap(), "told\n");
 }
 
 #[test]
