@@ -391,7 +391,7 @@ impl Backend for Remote {
                 }
             }
         };
-        let (driven, posture, staged) = match self.work(&mut readied, plan, (sink, cancel)) {
+        let (mut driven, posture, staged) = match self.work(&mut readied, plan, (sink, cancel)) {
             Ok(worked) => worked,
             Err(SessionError::Wire(WireError::Cancelled { .. })) => {
                 let Readied { session, observed, look } = &readied;
@@ -405,9 +405,18 @@ impl Backend for Remote {
         let upper = match staged.filter(|_| has_ended) {
             None => None,
             Some(staged) => {
-                let files = &plan.invocation.files;
-                let taken = self.take_back(&readied.session, &staged, files);
-                taken.map_err(|error| boundary("taking the workspace back", describe(&error)))?
+                match self.take_back(&readied.session, &staged, &plan.invocation.files) {
+                    Ok(upper) => upper,
+                    // Providers tell the end of a sandbox as that of its programs: once it cannot
+                    // be reached any more, nobody knows which of the two was seen.
+                    Err(_) if !cancel.is_cancelled() && !readied.session.is_held() => {
+                        driven.outcome = Outcome::Unobserved;
+                        None
+                    }
+                    Err(error) => {
+                        return Err(boundary("taking the workspace back", describe(&error)));
+                    }
+                }
             }
         };
         readied.session.close();

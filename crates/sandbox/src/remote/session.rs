@@ -211,6 +211,11 @@ impl Session {
         })
     }
 
+    /// Asks whether the sandbox is there and ours: its provider grants it another term.
+    pub(crate) fn is_held(&self) -> bool {
+        self.adapter.extend(self.at(), self.spec.term).is_ok()
+    }
+
     /// Takes the workspace back; its digest inside must be the one that arrived.
     pub(crate) fn take_back(&self) -> Result<Vec<Entry>, SessionError> {
         let said = self.step("packing the workspace", &inside::pack_line())?;

@@ -69,6 +69,8 @@ pub(crate) enum How {
     Answers(u16, &'static str),
     /// No answer ever comes.
     Hangs,
+    /// The door never gets the call, and no answer ever comes.
+    Swallows,
     /// Half of the answer comes.
     Truncates,
     /// The answer comes a byte at a time.
@@ -176,6 +178,10 @@ impl Shared {
         }
         match how {
             How::Instead(status, body) => return send(&mut client, &Answer::new(status, body)),
+            How::Swallows => {
+                let _ = client.read(&mut [0]);
+                return;
+            }
             How::Damages(damage) => request.body = damage(&request.body),
             How::Repeats => {
                 let first = Answer::read(&mut self.ask(&request));
@@ -251,7 +257,9 @@ fn answer(mut client: TcpStream, mut door: TcpStream, how: How) {
             let _ = door.read(&mut [0]);
             let _ = client.shutdown(Shutdown::Both);
         }
-        How::Honest | How::Damages(_) | How::Repeats | How::Instead(..) => pass(client, door),
+        How::Honest | How::Damages(_) | How::Repeats | How::Instead(..) | How::Swallows => {
+            pass(client, door)
+        }
         How::Answers(status, body) => {
             let _ = Answer::read(&mut door);
             send(&mut client, &Answer::new(status, body));
