@@ -304,7 +304,11 @@ impl Plane for RemotePlane {
 
     fn start(&self, lease: &LeaseKey, events: &[ChainedEvent]) -> Result<Started, PlaneError> {
         let (claim_token, dialect, entry) = self.hold(lease)?;
-        entry.starting();
+        entry.starting().map_err(|error| {
+            tracing::error!(run.id = %lease.run, %error, "a start cannot be noted, so nothing starts");
+            let message = "the runner cannot note that the run starts".to_owned();
+            PlaneError::Refused { failure: FailureClass::SessionFailed, message }
+        })?;
         let started = match dialect {
             Dialect::Leases => {
                 let body = StartRun { claim_token: claim_token.clone(), events: events.to_vec() };

@@ -46,6 +46,8 @@ use crate::spread::spread;
 const LEASE: &str = "lease.json";
 /// The same, once the plane was asked to start the run.
 const STARTED: &str = "started.json";
+/// How older runners noted that, beside the lease.
+const STARTED_BEFORE: &str = "starting";
 
 /// Where a runner keeps what it has not told yet.
 #[derive(Debug)]
@@ -189,9 +191,13 @@ impl Entry {
     }
 
     /// Notes that the plane is asked to start the run.
-    pub(crate) fn starting(&self) {
-        // Without the note the run would be handed back, which the plane refuses once it started.
-        let _ = fs::rename(self.0.path.join(LEASE), self.0.path.join(STARTED));
+    ///
+    /// # Errors
+    /// [`OutboxError::File`]; then the run must not start, because the next life of this runner
+    /// would take it for one that never did.
+    pub(crate) fn starting(&self) -> Result<(), OutboxError> {
+        let started = self.0.path.join(STARTED);
+        fs::rename(self.0.path.join(LEASE), &started).map_err(at(&started))
     }
 
     /// Notes the chain up to the start.
@@ -261,12 +267,13 @@ impl Entry {
             let receipt = Receipt::from_value(receipt).map_err(|_| self.damaged())?;
             return Ok(Some(End { events: self.events_of(&end)?, receipt }));
         }
-        let has_begun = self.0.path.join(STARTED).exists();
+        let has_begun =
+            [STARTED, STARTED_BEFORE].iter().any(|name| self.0.path.join(name).exists());
         if !has_begun && self.0.dialect == Dialect::Leases {
             return Ok(None);
         }
-        let lease = if has_begun { STARTED } else { LEASE };
-        let lease = self.load(lease).ok_or_else(|| self.damaged())?;
+        let lease = self.load(STARTED).or_else(|| self.load(LEASE));
+        let lease = lease.ok_or_else(|| self.damaged())?;
         let contract = lease.get("contract").cloned().unwrap_or_default();
         let contract = Contract::from_value(contract).map_err(|_| self.damaged())?;
         let mut events = self.events_of(&lease)?;

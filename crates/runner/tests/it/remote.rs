@@ -272,6 +272,64 @@ fn a_run_whose_runner_was_killed_is_ended_by_its_next_life() {
     assert!(!holds(data.path(), secret));
 }
 
+#[test]
+fn a_start_that_cannot_be_noted_starts_nothing() {
+    let claim = recorded_claims().remove(0);
+    let data = tempfile::tempdir().unwrap();
+    let outbox = data.path().join("outbox");
+    let plane = Loopback::with(vec![claim.clone()], move |asked| {
+        // The workspace is fetched before the start; from then on the note has no place.
+        if asked.method == "GET" && asked.path.starts_with("/v1/blobs/") {
+            let entry = std::fs::read_dir(&outbox).unwrap().next().unwrap().unwrap();
+            std::fs::create_dir_all(entry.path().join("started.json/taken")).unwrap();
+        }
+        None
+    });
+    let tally = work(&plane, data.path(), 2);
+    assert_eq!(tally, Tally { ended: 1, fenced: 0, waiting: 0 });
+    let asked = plane.asked();
+    let (_, chain) = chain_at_the_plane(&claim, &asked);
+    let text = serde_json::to_string(chain.events()).unwrap();
+    for never in ["command.executed", "run.started", "artifact.created"] {
+        assert!(!text.contains(never), "{never}: {text}");
+    }
+    let receipt = receipt(&asked).to_value();
+    assert_eq!(receipt["outcome"]["kind"], json!("failed"), "{receipt}");
+    assert!(text.contains("cannot note that the run starts"), "{text}");
+    assert!(posted(&asked, "/v1/blobs").is_empty(), "nothing ran, so nothing came back");
+}
+
+/// What a claim brings from a plane that has leases.
+fn leased(claim: &Value) -> Value {
+    let mut leased = claim.clone();
+    leased["epoch"] = json!(1);
+    leased["leaseMs"] = json!(60_000);
+    leased
+}
+
+#[test]
+fn a_run_that_an_older_runner_had_begun_is_not_taken_for_one_that_never_started() {
+    use warrant_protocol::port::Plane as _;
+    let claim = recorded_claims().remove(0);
+    for claim in [claim.clone(), leased(&claim)] {
+        let plane = Loopback::with_claims(vec![claim.clone()]);
+        let data = tempfile::tempdir().unwrap();
+        drop(remote(&plane, data.path()).claim().unwrap().unwrap());
+        let entries = std::fs::read_dir(data.path().join("outbox")).unwrap();
+        let entries: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        let [entry] = entries.as_slice() else { panic!("{entries:?}") };
+        assert!(entry.join("lease.json").is_file());
+        // An older runner left this mark beside the lease.
+        std::fs::write(entry.join("starting"), "").unwrap();
+        work(&plane, data.path(), 2);
+        let asked = plane.asked();
+        assert!(posted(&asked, "/hand-back").is_empty(), "{:?}", lines(&asked));
+        let receipt = receipt(&asked).to_value();
+        assert_eq!(receipt["outcome"]["kind"], json!("unobserved"), "{receipt}");
+        assert!(!entry.exists(), "it was delivered");
+    }
+}
+
 fn holds(directory: &Path, text: &str) -> bool {
     std::fs::read_dir(directory).unwrap().flatten().any(|entry| {
         let path = entry.path();
