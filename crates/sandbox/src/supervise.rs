@@ -27,6 +27,8 @@ pub(crate) trait Watcher {
     fn interval(&self) -> Option<Duration>;
     /// Looks, and returns the limit that struck.
     fn look(&mut self) -> Option<LimitKind>;
+    /// Returns whether there are traces of this limit once the program has ended.
+    fn confirms(&self, limit: LimitKind) -> bool;
     /// Returns descriptors whose priority events ask for a look.
     fn alarms(&self) -> Vec<BorrowedFd<'_>>;
 }
@@ -212,7 +214,9 @@ impl Run<'_> {
             Ok(Event::Ended(status)) => {
                 // What a limit did to the program is told by the limit, not by the signal.
                 self.look();
-                self.settle(Ok(ended_outcome(status, self.supervision.limits)));
+                let confirms = |limit| self.supervision.watcher.confirms(limit);
+                let outcome = ended_outcome(status, self.supervision.limits, confirms);
+                self.settle(Ok(outcome));
                 self.state.is_over = true;
             }
             Ok(Event::NotExecuted(errno)) => {
@@ -328,19 +332,20 @@ impl Run<'_> {
 
 /// Returns the outcome a wait status stands for.
 ///
-/// A program ended by `SIGXFSZ`, or a shell that reports such a child, has met the limit on the
-/// size of a file; `SIGXCPU` likewise.
-fn ended_outcome(status: i32, limits: &Limits) -> Outcome {
+/// A program ended by `SIGXFSZ` has met the limit on the size of a file; `SIGXCPU` likewise. A
+/// shell reports such a child by its exit code, which any program may use for something else, so
+/// the code alone counts only where the limit left traces.
+fn ended_outcome(status: i32, limits: &Limits, confirms: impl Fn(LimitKind) -> bool) -> Outcome {
     const SIGXCPU: i32 = 24;
     const SIGXFSZ: i32 = 25;
     let signal = status & 0x7f;
     let code = status >> 8 & 0xff;
-    let met = |number: i32| signal == number || signal == 0 && code == 128 + number;
-    if limits.file_bytes.is_some() && met(SIGXFSZ) {
-        return Outcome::Limited { limit: LimitKind::FileSize };
-    }
-    if limits.cpu_ms.is_some() && met(SIGXCPU) {
-        return Outcome::Limited { limit: LimitKind::Cpu };
+    for (number, limit) in [(SIGXFSZ, LimitKind::FileSize), (SIGXCPU, LimitKind::Cpu)] {
+        let is_reported = signal == 0 && code == 128 + number;
+        let has_met = signal == number || is_reported && confirms(limit);
+        if limits.of(limit).is_some() && has_met {
+            return Outcome::Limited { limit };
+        }
     }
     let byte = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
     if signal == 0 {

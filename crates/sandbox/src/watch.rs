@@ -6,13 +6,14 @@
 //! | memory | cgroup, else the process tree and `RLIMIT_DATA` | someone was killed for it, or more is used |
 //! | processes | `RLIMIT_NPROC` of the jail's own user; without a jail a cgroup | not one more could be made |
 //! | open files | `RLIMIT_NOFILE` | a process is seen with every descriptor in use |
-//! | file size | `RLIMIT_FSIZE` | the program ended by `SIGXFSZ` |
+//! | file size | `RLIMIT_FSIZE` | the program ended by `SIGXFSZ`, or said so and left a file of that size |
 //! | disk, inodes | size of the scratch filesystem | nothing is free on it |
 
+use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::fs::{fstatfs, fstatvfs};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstatfs, fstatvfs, openat, statat};
 use warrant_protocol::{LimitKind, Limits};
 
 use crate::cgroup::Group;
@@ -34,6 +35,8 @@ pub(crate) struct LimitWatch {
 const EXT4: rustix::fs::FsWord = 0xef53;
 /// Blocks such a filesystem does not give to data when it is full.
 const DISK_SLACK_BLOCKS: u64 = 64;
+/// Directories nested deeper are not looked at for a file that met its limit.
+const DEEPEST: usize = 100;
 const INTERVAL: Duration = Duration::from_millis(40);
 
 impl LimitWatch {
@@ -96,7 +99,39 @@ impl Watcher for LimitWatch {
         self.scratch_struck().or_else(|| self.tree_struck())
     }
 
+    fn confirms(&self, limit: LimitKind) -> bool {
+        let Some(most) = self.limits.of(limit) else { return false };
+        match limit {
+            LimitKind::Cpu => self.group.cpu_ms().is_some_and(|used| used >= most),
+            LimitKind::FileSize => self.scratch.as_ref().is_some_and(|top| has_file(top, most, 0)),
+            _ => false,
+        }
+    }
+
     fn alarms(&self) -> Vec<BorrowedFd<'_>> {
         self.group.alarms().collect()
     }
+}
+
+/// Returns whether a file of at least `bytes` lies below a directory that nobody writes any more.
+/// What cannot be opened is not looked at.
+fn has_file(directory: &OwnedFd, bytes: u64, depth: usize) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(entries) = Dir::read_from(directory) else { return false };
+    entries.flatten().any(|entry| {
+        let name = entry.file_name();
+        let Ok(stat) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => u64::try_from(stat.st_size).is_ok_and(|size| size >= bytes),
+            FileType::Directory if !is_dot(name) && depth < DEEPEST => {
+                let below = openat(directory, name, flags, Mode::empty());
+                below.is_ok_and(|below| has_file(&below, bytes, depth + 1))
+            }
+            _ => false,
+        }
+    })
+}
+
+fn is_dot(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
 }

@@ -88,6 +88,21 @@ fn file_size_ends_the_writer() {
 }
 
 #[test]
+fn an_exit_code_that_looks_like_a_limit_is_the_programs_own() {
+    let limits = Limits { file_bytes: Some(1 << 20), cpu_ms: Some(60_000), ..NONE };
+    for backend in [&Namespace::new() as &dyn Backend, &Process::new()] {
+        for code in [152, 153] {
+            let workspace = workspace();
+            let mut invocation = shell(workspace.path(), &format!("echo x > small; exit {code}"));
+            invocation.files.access = WorkspaceAccess::Direct;
+            invocation.limits = limits.clone();
+            let (report, _) = run(backend, invocation);
+            assert_eq!(report.unwrap().outcome, Outcome::Exited { code });
+        }
+    }
+}
+
+#[test]
 fn open_files_all_in_use_are_noticed() {
     let hoard = "perl -e 'while (open(my $f, q(<), q(/dev/null))) { push @f, $f } sleep 100'";
     check(hoard, Limits { open_files: Some(64), ..NONE }, LimitKind::OpenFiles);
