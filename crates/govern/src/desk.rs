@@ -275,6 +275,7 @@ impl Desk {
             pins: &[],
             workspace: &ask.workspace,
             scratch: &home.sessions(),
+            own: home.root(),
             environment: hands.environment,
             stdin: hands.stdin,
             tty: hands.tty,
@@ -361,7 +362,12 @@ fn read_policy(home: &Path) -> Result<Option<PolicySnapshot>, DeskError> {
 /// Returns who is at the keyboard, as the operating system authenticated them.
 #[must_use]
 pub fn principal() -> ActorRef {
-    let uid = rustix::process::getuid().as_raw();
+    principal_of(rustix::process::getuid().as_raw())
+}
+
+/// Returns the person whom the operating system knows by a number.
+#[must_use]
+pub fn principal_of(uid: u32) -> ActorRef {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let name = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');

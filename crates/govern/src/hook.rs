@@ -20,7 +20,7 @@ use warrant_plane::{Judgment, Reception, Submission, random};
 use warrant_protocol::{Decision, RunId};
 
 pub use self::intent::Intent;
-pub use self::place::{Place, place_of};
+pub use self::place::{Place, is_below, place_of};
 pub use self::quote::command_line;
 use crate::ask::Ask;
 use crate::desk::{Desk, DeskError, Permit};
@@ -275,7 +275,11 @@ fn judge_paths(
     let reasons: Vec<String> = paths
         .iter()
         .filter_map(|path| {
-            let place = place_of(path, judges.workspace, &judgment.masks, &gate);
+            let home = judges.desk.plane().home().root();
+            let place = match is_below(path, home) {
+                true => Place::Masked,
+                false => place_of(path, judges.workspace, &judgment.masks, &gate),
+            };
             objection(path, &place, access)
         })
         .collect();

@@ -300,6 +300,7 @@ impl Shared<'_> {
             pins: fleet.pins,
             workspace: &checkout,
             scratch: &scratch,
+            own: fleet.data,
             environment: fleet.environment,
             stdin: &Stdin::Empty,
             tty: None,

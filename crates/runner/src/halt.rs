@@ -1,7 +1,8 @@
 //! Why a run stopped before its program had ended: the one error of the walk.
 //!
 //! Every variant becomes a sealed receipt, except being fenced, after which nothing may be
-//! written any more.
+//! written any more. A plane that failed once may take no receipt either; then its first failure
+//! is what people are told.
 
 use warrant_protocol::chain::{BrokenChain, InvalidEvent};
 use warrant_protocol::event::FailureClass;
@@ -21,6 +22,8 @@ pub(crate) enum Halt {
     },
     /// Another lease holds the run.
     Fenced(RunId),
+    /// The plane broke; what broke is for people here, not for the receipt.
+    PlaneFailed(PlaneError),
 }
 
 impl Halt {
@@ -47,7 +50,7 @@ impl From<PlaneError> for Halt {
                 };
                 Self::new(outcome, failure, message)
             }
-            PlaneError::Failed(_) => Self::internal("the plane failed"),
+            failed @ PlaneError::Failed(_) => Self::PlaneFailed(failed),
         }
     }
 }

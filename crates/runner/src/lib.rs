@@ -20,6 +20,7 @@ mod guard;
 mod halt;
 pub mod harness;
 mod journal;
+mod own;
 mod pack;
 pub mod preview;
 pub mod redact;

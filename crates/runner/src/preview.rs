@@ -1,6 +1,6 @@
 //! What a request would become here, without running or storing anything: `--dry-run`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -12,21 +12,31 @@ use warrant_protocol::{
 use warrant_sandbox::lowering::{Asked, GapDecision, GapEvent, GapReason};
 use warrant_sandbox::{Backend, Invocation, Stdin};
 
+use crate::own::keep_out;
 use crate::site::Ownership;
 use crate::{fit, gaps};
+
+/// What policy adds to a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms<'a> {
+    /// The limits it gives, if any.
+    pub limits: Option<&'a Limits>,
+    /// Globs of secret files that it hides.
+    pub masks: &'a [String],
+}
 
 /// Returns the lowered plan of a request as JSON: effects, gaps, roots and the backend's artifact,
 /// or where it would stop and why.
 ///
-/// `limits` are those the policy gives; a request's own count where it gives none.
+/// `terms` are those the policy gives; a request's own limits count where it gives none.
 #[must_use]
 pub fn preview(
     request: &RunRequest,
-    limits: &Option<Limits>,
-    workspace: &Path,
+    terms: Terms<'_>,
+    (workspace, own): (&Path, &Path),
     backend: &dyn Backend,
 ) -> Value {
-    let Some(invocation) = invocation_of(request, limits, workspace) else {
+    let Some(invocation) = invocation_of(request, terms, workspace) else {
         return json!({"refused": "this agent cannot be started here"});
     };
     let isolation = backend.isolation();
@@ -47,7 +57,8 @@ pub fn preview(
     } else {
         (invocation, Value::Null, Vec::new())
     };
-    match backend.prepare(invocation) {
+    let kept_out = keep_out(invocation, own, (Ownership::Shared, None));
+    match kept_out.and_then(|invocation| backend.prepare(invocation)) {
         Ok(plan) => json!({
             "lowering": lowering,
             "gaps": gaps_json(&found),
@@ -74,16 +85,13 @@ pub fn needed_paths(
     if !gaps::is_looked_at(isolation) {
         return None;
     }
-    gaps::needs(&invocation_of(request, &None, workspace)?, isolation)
+    let terms = Terms { limits: None, masks: &[] };
+    gaps::needs(&invocation_of(request, terms, workspace)?, isolation)
 }
 
 /// Returns what the backend would be asked to run.
-fn invocation_of(
-    request: &RunRequest,
-    limits: &Option<Limits>,
-    workspace: &Path,
-) -> Option<Invocation> {
-    let contract = unsigned(request, limits, Timestamp::from_unix_ms(0).ok()?);
+fn invocation_of(request: &RunRequest, terms: Terms<'_>, workspace: &Path) -> Option<Invocation> {
+    let contract = unsigned(request, terms, Timestamp::from_unix_ms(0).ok()?);
     let execution = fit::prepare_execution(&contract, &BTreeMap::new(), None).ok()?;
     let limits = fit::limits_of(&contract, &execution, None);
     let place = fit::Place {
@@ -120,7 +128,8 @@ const fn by_people(event: &GapEvent) -> bool {
 }
 
 /// The members of the contract that the request would get; nobody signs it.
-fn unsigned(request: &RunRequest, limits: &Option<Limits>, never: Timestamp) -> ContractBody {
+fn unsigned(request: &RunRequest, terms: Terms<'_>, never: Timestamp) -> ContractBody {
+    let masks = request.masks.iter().flatten().chain(terms.masks).cloned();
     let secrets = request.secret_names.iter();
     let claim = |name: &warrant_protocol::SecretName| SecretClaim {
         name: name.clone(),
@@ -150,12 +159,12 @@ fn unsigned(request: &RunRequest, limits: &Option<Limits>, never: Timestamp) -> 
         expires_at: never,
         request_hash: None,
         decision: None,
-        limits: limits.clone().or_else(|| request.limits.clone()),
+        limits: terms.limits.or(request.limits.as_ref()).cloned(),
         required_posture: request.required_posture.clone(),
         mode: request.mode,
         files: request.files.clone(),
         egress: request.egress.clone(),
-        masks: request.masks.clone(),
+        masks: Some(masks.collect::<BTreeSet<_>>().into_iter().collect()),
         image: request.image.clone(),
         required_evidence: None,
         retry_safe: None,

@@ -12,7 +12,7 @@ use std::path::Path;
 use thiserror::Error;
 use warrant_protocol::chain::InvalidEvent;
 use warrant_protocol::event::{ArtifactKind, FailureClass};
-use warrant_protocol::execution::PreparedExecution;
+use warrant_protocol::execution::{PreparedCommand, PreparedExecution};
 use warrant_protocol::fold::FoldError;
 use warrant_protocol::port::{Lease, Plane, PlaneError, SecretValue};
 use warrant_protocol::request::{ActorKind, ActorRef};
@@ -30,6 +30,7 @@ use crate::gaps::close_gaps;
 use crate::guard::{self, Demands, VersionPins};
 use crate::halt::Halt;
 use crate::journal::Journal;
+use crate::own::keep_out;
 use crate::pack;
 use crate::redact::Redactor;
 use crate::remote::Stop;
@@ -64,6 +65,8 @@ pub struct Surroundings<'a> {
     pub workspace: &'a Path,
     /// A directory of ours for scratch files, which no session ever sees.
     pub scratch: &'a Path,
+    /// Our own directory, with keys and policy, which no session ever sees or changes.
+    pub own: &'a Path,
     /// The environment that `env.inherit` of a contract may take from.
     pub environment: &'a BTreeMap<String, String>,
     /// What the program reads.
@@ -215,6 +218,7 @@ fn walk(
         // No path of the program is one of ours; what it was not given does not exist inside.
         false => invocation,
     };
+    let invocation = keep_out(invocation, surroundings.own, (place.ownership, place.read))?;
     let mut fitted = fit::Fitted::new(backend, invocation, left)?;
     let posture = match probed {
         Some(posture) => posture,
@@ -240,7 +244,7 @@ fn walk(
         pack::record_artifact(journal, ArtifactKind::Log, log.digest, "session-log")?;
     }
     check_held(journal, &demands, &report)?;
-    let failure = failure_of(&report.outcome).or(not_packed);
+    let failure = told_failure(&execution, &report).or(not_packed);
     Ok(Walked { outcome: report.outcome, usage: report.usage, upper: report.upper, failure })
 }
 
@@ -358,12 +362,23 @@ fn seal(
     mut journal: Journal<'_>,
     (walked, redactor, left): (Result<Walked, Halt>, Redactor, Option<String>),
 ) -> Result<Ended, RunError> {
+    let stopped_early = |outcome, failure| Walked {
+        outcome,
+        usage: Usage::default(),
+        upper: None,
+        failure: Some(failure),
+    };
+    let mut first_failure = None;
     let walked = match walked {
         Ok(walked) => walked,
         Err(Halt::Fenced(run)) => return Err(RunError::Fenced(run)),
         Err(Halt::Sealed { outcome, failure, message }) => {
-            let failure = Some((failure, message));
-            Walked { outcome, usage: Usage::default(), upper: None, failure }
+            stopped_early(outcome, (failure, message))
+        }
+        Err(Halt::PlaneFailed(error)) => {
+            let told = (FailureClass::SessionFailed, error.to_string());
+            first_failure = Some(error);
+            stopped_early(Outcome::Failed, told)
         }
     };
     let stopped = visit.and_then(|visit| visit.stop.reason());
@@ -406,7 +421,8 @@ fn seal(
         surroundings.plane.complete(&lease.key, journal.untold(), &receipt).map_err(|error| {
             match error {
                 PlaneError::Fenced(run) => RunError::Fenced(run),
-                other => RunError::Plane(other),
+                // What is missing now is missing because of it.
+                other => RunError::Plane(first_failure.unwrap_or(other)),
             }
         })?;
     let run = lease.key.run.clone();
@@ -423,6 +439,22 @@ fn canceller(surroundings: &Surroundings<'_>, lease: &Lease, stopped: Option<Sto
         // On one machine only the requester holds the run's cancellation.
         Some(Stop::Asked(None)) | None => lease.contract.body().requested_by.clone(),
     }
+}
+
+/// Returns why a run is no success; of a program that said nothing and has a code that shells use
+/// for it, that it may not have started at all.
+fn told_failure(
+    execution: &PreparedExecution,
+    report: &RunReport,
+) -> Option<(FailureClass, String)> {
+    let (class, mut message) = failure_of(&report.outcome)?;
+    let is_silent = report.stdout.bytes == 0 && report.stderr.bytes == 0;
+    if let (Outcome::Exited { code: 126 | 127 }, PreparedCommand::Argv { cmd, .. }, true) =
+        (&report.outcome, &execution.command, is_silent)
+    {
+        message.push_str(&format!("; is there a program `{cmd}` inside?"));
+    }
+    Some((class, message))
 }
 
 /// Returns why an outcome is not a success, in a word and for people.

@@ -42,6 +42,15 @@ pub fn place_of(path: &Path, workspace: &Path, masks: &[String], gate: &GatePoli
     }
 }
 
+/// Returns whether an absolute path lies in a directory, by whatever links.
+///
+/// The agent's own tools reach our keys and policy no more than programs do.
+#[must_use]
+pub fn is_below(path: &Path, directory: &Path) -> bool {
+    let Ok(directory) = fs::canonicalize(directory) else { return false };
+    real_path(path).is_some_and(|real| real.starts_with(&directory))
+}
+
 fn name_of(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

@@ -180,6 +180,7 @@ impl House {
             pins,
             workspace: self.workspace.path(),
             scratch: &scratch,
+            own: self.plane.home().root(),
             environment: &environment,
             stdin: &Stdin::Empty,
             tty: None,

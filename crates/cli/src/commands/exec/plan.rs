@@ -4,7 +4,7 @@
 use anyhow::Context as _;
 use serde_json::{Value, json};
 use warrant_protocol::Decision;
-use warrant_runner::preview::preview;
+use warrant_runner::preview::{Terms, preview};
 use warrant_sandbox::Backend;
 
 use super::request::Wish;
@@ -12,7 +12,7 @@ use crate::exit::Exit;
 use crate::ui;
 use warrant_govern::{Ask, Desk};
 
-/// Prints the plan; the exit code is the one the decision would give.
+/// Prints the plan; the exit code is the one the decision, or a gap, would give.
 pub(crate) fn print(
     desk: &Desk,
     wish: &Wish,
@@ -22,7 +22,10 @@ pub(crate) fn print(
     let judgment = desk.judge(&wish.ask)?;
     let Ask { request, workspace, .. } = &wish.ask;
     let summary = &judgment.summary;
-    let preview = preview(request, &judgment.limits, workspace, backend);
+    let terms = Terms { limits: judgment.limits.as_ref(), masks: &judgment.masks };
+    let home = desk.plane().home().root();
+    let preview = preview(request, terms, (workspace, home), backend);
+    let is_refused = preview.get("refused").is_some();
     let object = json!({
         "dryRun": true,
         "isolation": backend.isolation(),
@@ -40,6 +43,7 @@ pub(crate) fn print(
         ui::data(&text(&object)?);
     }
     Ok(match summary.decision {
+        Decision::Allow if is_refused => Exit::GapDenied,
         Decision::Allow => Exit::Success,
         Decision::Ask => Exit::WaitingForApproval,
         Decision::Deny => Exit::Denied,
