@@ -146,7 +146,7 @@ pub(crate) enum Command {
     },
     /// Approve a waiting run: sign its exact request, once
     #[command(
-        after_help = "Nobody approves what they asked for themselves.\n\nExample:\n  warrant approvals\n  warrant approve run_… --key alice.key.pem"
+        after_help = "Nobody approves what they asked for themselves. Another user of this machine does it with\nsudo, and signs as the one who called sudo; someone elsewhere does it with a key that was\nregistered here (warrant keys approver).\n\nExamples:\n  warrant approvals\n  warrant approve run_… --key alice.key.pem\n  sudo warrant --home ~alice/.local/share/warrant approve run_…"
     )]
     Approve(Approve),
     /// Refuse a waiting run

@@ -90,15 +90,15 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
         },
         Command::Approvals { json } => match plane()? {
             Some(plane) => remote::approvals(&plane, json),
-            None => approvals::list(&desk()?, json),
+            None => approvals::list(home, json),
         },
         Command::Approve(arguments) => match plane()? {
             Some(plane) => remote::approve(&plane, &arguments),
-            None => approvals::approve(&desk()?, &arguments),
+            None => approvals::approve(home, &arguments),
         },
         Command::Deny(arguments) => match plane()? {
             Some(plane) => remote::deny(&plane, &arguments),
-            None => approvals::deny(&desk()?, &arguments),
+            None => approvals::deny(home, &arguments),
         },
         Command::Secret(command) => secret::run(&desk()?, command),
         Command::Doors(command) => doors::run(&desk()?, command),

@@ -104,7 +104,7 @@ pub(crate) struct Approve {
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
     /// Sign as this approver [default: the name of the key file, else you]
-    #[arg(long = "as", value_name = "NAME")]
+    #[arg(long = "as", value_name = "NAME", requires = "key")]
     pub(crate) name: Option<String>,
     /// Sign with this private key instead of your own
     #[arg(long, value_name = "KEYFILE")]

@@ -1,8 +1,13 @@
 //! `warrant approvals|approve|deny`, and waiting for someone else to do it.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use rustix::process::{Gid, Uid, geteuid};
+use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use serde_json::{Value, json};
 use warrant_plane::approvals::Approved;
 use warrant_plane::{Judgment, random};
@@ -13,10 +18,30 @@ use crate::args::{Approve, Cancel, Deny};
 use crate::commands::exec::report::Report;
 use crate::exit::Exit;
 use crate::ui;
-use warrant_govern::{Desk, principal};
+use warrant_govern::{Desk, principal, principal_of};
+
+/// Opens a home to answer what waits there, and returns who answers.
+///
+/// Root may answer in somebody else's home; it is opened with its owner's rights, so that nothing
+/// in it leads root anywhere.
+fn open(home: Option<&Path>) -> anyhow::Result<(Desk, ActorRef)> {
+    let root = warrant_govern::environment(home)?.locate()?;
+    let owner = fs::symlink_metadata(&root).ok().filter(|home| home.uid() != 0);
+    let mut caller = principal();
+    if let (Some(home), true) = (owner, geteuid().is_root()) {
+        // SECURITY: whoever became root by sudo is still the one who may have asked.
+        let person = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
+        caller = person.map_or(caller, principal_of);
+        set_thread_groups(&[])?;
+        set_thread_gid(Gid::from_raw(home.gid()))?;
+        set_thread_uid(Uid::from_raw(home.uid()))?;
+    }
+    Ok((Desk::open(home)?, caller))
+}
 
 /// `warrant approvals`.
-pub(crate) fn list(desk: &Desk, as_json: bool) -> anyhow::Result<Exit> {
+pub(crate) fn list(home: Option<&Path>, as_json: bool) -> anyhow::Result<Exit> {
+    let (desk, _) = open(home)?;
     let waiting = desk.plane().waiting()?;
     if as_json {
         let rows: Vec<Value> = waiting
@@ -53,23 +78,21 @@ pub(crate) fn names(judgment: &Judgment) -> String {
 }
 
 /// `warrant approve`.
-pub(crate) fn approve(desk: &Desk, arguments: &Approve) -> anyhow::Result<Exit> {
+pub(crate) fn approve(home: Option<&Path>, arguments: &Approve) -> anyhow::Result<Exit> {
+    let key = arguments.key.as_deref().map(read_key).transpose()?;
+    let (desk, caller) = open(home)?;
     let run = desk.run_named(&arguments.run)?;
-    let actor = match &arguments.name {
-        Some(name) => ActorRef { kind: ActorKind::Human, id: name.clone() },
-        None => principal(),
+    let actor = match arguments.name.as_deref().or(arguments.key.as_deref().and_then(key_name)) {
+        Some(name) => ActorRef { kind: ActorKind::Human, id: name.to_owned() },
+        None => caller,
     };
-    let approved = match &arguments.key {
-        Some(file) => {
-            let pem = std::fs::read_to_string(file)
-                .with_context(|| format!("cannot read {}", file.display()))?;
-            let key = SigningKey::from_pem(&pem)
-                .with_context(|| format!("{} is no private key", file.display()))?;
+    let approved = match &key {
+        Some(key) => {
             let statement = desk.plane().statement(&run, &actor)?;
-            let approval = Signed::seal(&statement, Signer::Approver, &key)?;
+            let approval = Signed::seal(&statement, Signer::Approver, key)?;
             desk.plane().approve(&run, &approval)?
         }
-        None => desk.plane().approve_authenticated(&run, &principal())?,
+        None => desk.plane().approve_authenticated(&run, &actor)?,
     };
     let missing = match approved {
         Approved::Issued => Vec::new(),
@@ -86,11 +109,24 @@ pub(crate) fn approve(desk: &Desk, arguments: &Approve) -> anyhow::Result<Exit> 
     Ok(Exit::Success)
 }
 
+fn read_key(file: &Path) -> anyhow::Result<SigningKey> {
+    let pem =
+        fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    SigningKey::from_pem(&pem).with_context(|| format!("{} is no private key", file.display()))
+}
+
+/// Returns whose key a file is by its name: `alice` of `alice.key.pem`.
+fn key_name(file: &Path) -> Option<&str> {
+    let name = file.file_name()?.to_str()?;
+    name.split('.').next().filter(|name| !name.is_empty())
+}
+
 /// `warrant deny`.
-pub(crate) fn deny(desk: &Desk, arguments: &Deny) -> anyhow::Result<Exit> {
+pub(crate) fn deny(home: Option<&Path>, arguments: &Deny) -> anyhow::Result<Exit> {
+    let (desk, caller) = open(home)?;
     let run = desk.run_named(&arguments.run)?;
     let reason = arguments.reason.as_deref().unwrap_or("no reason given");
-    desk.plane().refuse(&run, &principal(), reason)?;
+    desk.plane().refuse(&run, &caller, reason)?;
     if arguments.json {
         ui::json(&json!({"runId": run, "status": "denied"}));
     } else {
