@@ -1,5 +1,8 @@
 //! Durations as people write them: `500ms`, `30s`, `5m`, `1h`.
 
+/// The largest number that every reader of JSON keeps exactly.
+const MOST_MS: u64 = (1 << 53) - 1;
+
 /// Returns the milliseconds of a duration; a bare number is seconds.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -13,7 +16,8 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     };
     let number = digits.parse::<u64>().ok();
     match number.zip(factor).and_then(|(number, factor)| number.checked_mul(factor)) {
-        Some(ms) if ms > 0 => Ok(ms),
+        Some(ms @ 1..=MOST_MS) => Ok(ms),
+        Some(1..) => Err("nothing takes that long".to_owned()),
         _ => Err("a duration is a whole number with ms, s, m or h, like 30s".to_owned()),
     }
 }
@@ -34,7 +38,18 @@ mod tests {
         check("30", Some(30_000));
         check("5m", Some(300_000));
         check("1h", Some(3_600_000));
-        for bad in ["", "0s", "-1s", "1.5s", "s", "1d", "99999999999999999999h", "1 s"] {
+        check("9007199254740991ms", Some(9_007_199_254_740_991));
+        for bad in [
+            "",
+            "0s",
+            "-1s",
+            "1.5s",
+            "s",
+            "1d",
+            "99999999999999999999h",
+            "1 s",
+            "9007199254740992ms",
+        ] {
             check(bad, None);
         }
     }

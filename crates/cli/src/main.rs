@@ -29,10 +29,21 @@ fn main() -> ExitCode {
         Err(refusal) => return usage(&refusal),
     };
     match commands::run(cli) {
-        Ok(exit) => exit.into(),
+        Ok(exit) => told(exit).into(),
         Err(error) => {
             ui::error(&error);
             exit::Exit::of_error(&error).into()
+        }
+    }
+}
+
+/// Whoever asked for data that went nowhere is told; success it is not.
+fn told(exit: exit::Exit) -> exit::Exit {
+    match (ui::lost(), exit) {
+        (None, exit) => exit,
+        (Some(error), exit) => {
+            ui::note(&format!("error: stdout cannot be written: {error}"));
+            if exit.code() == 0 { exit::Exit::Failure } else { exit }
         }
     }
 }

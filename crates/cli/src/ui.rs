@@ -1,15 +1,33 @@
 //! The only place that prints. Data goes to stdout, everything else to stderr.
 //!
 //! Color appears only on a terminal and never with `NO_COLOR`. A reader that went away is not an
-//! error: the person saw what they wanted.
+//! error: the person saw what they wanted. A full disk is one: what was asked for did not arrive.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
+/// Whether data for stdout went nowhere.
+static LOST: OnceLock<io::Error> = OnceLock::new();
+
 /// Writes data to stdout.
 pub(crate) fn data(text: &str) {
-    emit(&mut io::stdout().lock(), text);
+    note_loss(write(&mut io::stdout().lock(), text.as_bytes()));
+}
+
+/// Takes how writing to stdout ended.
+pub(crate) fn note_loss(written: io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        let _ = LOST.set(error);
+    }
+}
+
+/// Returns why data for stdout went nowhere, if it did.
+pub(crate) fn lost() -> Option<&'static io::Error> {
+    LOST.get()
 }
 
 /// Writes one JSON object and a newline to stdout.
@@ -36,7 +54,11 @@ pub(crate) fn error(error: &anyhow::Error) {
 
 fn emit(stream: &mut impl Write, text: &str) {
     // A closed pipe ends the conversation, and nothing of ours depends on the text arriving.
-    let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+    let _ = write(stream, text.as_bytes());
+}
+
+fn write(stream: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    stream.write_all(bytes).and_then(|()| stream.flush())
 }
 
 /// Returns text that came from elsewhere as one line that cannot drive a terminal.

@@ -68,7 +68,8 @@ Its exit code is the exit code. Codes of our own, always named in that line and 
   2    usage                                         8  it needs more than it was given
   3    denied by policy                              9  a limit other than time struck
   4    waiting for approval                        124  its time was up
-  5    approval refused or expired              128+N  ended by signal N
+  5    approval refused or expired                 130  stopped from outside, or nobody reads on
+A program that a signal N ends has the code 128+N; the line says then that it was its own.
 
 Examples:
   warrant sandbox exec -- npm test

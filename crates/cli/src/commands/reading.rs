@@ -6,6 +6,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use warrant_plane::store::{RunFilter, RunRow};
 use warrant_protocol::event::ArtifactKind;
@@ -112,11 +114,13 @@ fn copy_artifact(desk: &Desk, arguments: &Log, kind: ArtifactKind) -> anyhow::Re
     let run = desk.run_named(&arguments.run)?;
     let found = artifact(desk, &run, kind)?;
     if arguments.json {
-        let text = match &found {
-            Some(digest) => text(desk, digest)?,
-            None => String::new(),
+        let bytes = match &found {
+            Some(digest) => blob_bytes(desk, digest)?,
+            None => Vec::new(),
         };
-        ui::json(&json!({"runId": run, "kind": kind.as_str(), "hash": found, "text": text}));
+        let mut object = json!({"runId": run, "kind": kind.as_str(), "hash": found});
+        insert_bytes(&mut object, ("text", "base64"), bytes);
+        ui::json(&object);
         return Ok(Exit::Success);
     }
     let Some(digest) = found else {
@@ -132,18 +136,32 @@ fn copy_artifact(desk: &Desk, arguments: &Log, kind: ArtifactKind) -> anyhow::Re
     }
 }
 
-/// Returns what a run's program said, for `--json`; bytes that are not UTF-8 are replaced.
-pub(crate) fn log_text(desk: &Desk, run: &RunId) -> anyhow::Result<String> {
+/// Returns what a run's program said.
+pub(crate) fn log_bytes(desk: &Desk, run: &RunId) -> anyhow::Result<Vec<u8>> {
     match artifact(desk, run, ArtifactKind::Log)? {
-        Some(digest) => text(desk, &digest),
-        None => Ok(String::new()),
+        Some(digest) => blob_bytes(desk, &digest),
+        None => Ok(Vec::new()),
     }
 }
 
-fn text(desk: &Desk, digest: &Digest) -> anyhow::Result<String> {
+fn blob_bytes(desk: &Desk, digest: &Digest) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_blob(desk, digest)?.read_to_end(&mut bytes).context("a blob does not read back")?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(bytes)
+}
+
+/// Puts bytes into an object as text. Those that are none are replaced there, and a second member
+/// has them all in base64.
+pub(crate) fn insert_bytes(object: &mut Value, (text, exact): (&str, &str), bytes: Vec<u8>) {
+    let Value::Object(members) = object else { return };
+    let value = match String::from_utf8(bytes) {
+        Ok(value) => value,
+        Err(error) => {
+            members.insert(exact.to_owned(), json!(STANDARD.encode(error.as_bytes())));
+            String::from_utf8_lossy(error.as_bytes()).into_owned()
+        }
+    };
+    members.insert(text.to_owned(), json!(value));
 }
 
 /// Returns the digest of the newest artifact of a kind on the run's chain.
@@ -183,8 +201,35 @@ pub(crate) fn export(desk: &Desk, arguments: &Export) -> anyhow::Result<Exit> {
             .map_err(Misuse::of)?,
         None => Timestamp::from_unix_ms(0)?,
     };
-    desk.plane().export(since, &mut io::stdout().lock())?;
+    let mut out = Stdout(Ok(()));
+    let exported = desk.plane().export(since, &mut out);
+    if out.0.is_ok() {
+        exported?;
+    }
+    // Whoever reads no further, as after `| head`, has what they wanted.
+    ui::note_loss(out.0);
     Ok(Exit::Success)
+}
+
+/// Standard output that remembers why it cannot be written.
+struct Stdout(io::Result<()>);
+
+impl Stdout {
+    fn remember<T>(&mut self, done: io::Result<T>) -> io::Result<T> {
+        done.inspect_err(|error| self.0 = Err(error.kind().into()))
+    }
+}
+
+impl io::Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = io::stdout().write(bytes);
+        self.remember(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = io::stdout().flush();
+        self.remember(flushed)
+    }
 }
 
 /// `warrant watch`, for a run of this machine: what its chain says, until it ends.

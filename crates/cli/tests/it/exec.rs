@@ -123,6 +123,90 @@ fn a_dry_run_runs_nothing_and_stores_nothing() {
 }
 
 #[test]
+fn a_dry_run_tells_masks_and_refusals_as_the_run_would_have_them() {
+    let machine = Machine::new();
+    std::fs::write(machine.work(".env"), "A=1").unwrap();
+    let plan = machine.json(&["sandbox", "exec", "--dry-run", "--json", "--", "true"]);
+    let veil = machine.work(".env");
+    let mounts = plan["plan"]["backend"]["mounts"].as_array().unwrap();
+    let veiled = mounts.iter().filter(|mount| mount["kind"] == "veil");
+    let mut targets = veiled.map(|mount| mount["target"].as_str().unwrap());
+    assert!(targets.any(|target| Path::new(target) == veil), "{mounts:?}");
+    let refused = machine.exec(&["--dry-run", "--", "sh", "-c", "rm -rf ~/x"]);
+    assert_eq!(refused.status.code(), Some(8), "{}", stdout(&refused));
+}
+
+#[test]
+fn a_program_that_is_not_there_is_named() {
+    let machine = Machine::new();
+    let missing = machine.exec(&["--", "no-such-program"]);
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(stderr(&missing).contains("`no-such-program`"), "{}", stderr(&missing));
+    let own = machine.exec(&["--", "sh", "-c", "echo mine >&2; exit 127"]);
+    assert!(!stderr(&own).contains("is there a program"), "{}", stderr(&own));
+}
+
+#[test]
+fn output_that_is_no_text_is_exact_in_json() {
+    let machine = Machine::new();
+    let script = r"printf 'a\377b'";
+    let done = machine.json(&["sandbox", "exec", "--json", "--", "sh", "-c", script]);
+    assert_eq!(done["output"], "a\u{fffd}b", "{done}");
+    assert_eq!(done["outputBase64"], "Yf9i", "{done}");
+    let plain = machine.json(&["sandbox", "exec", "--json", "--", "echo", "a"]);
+    assert_eq!(plain.get("outputBase64"), None, "{plain}");
+}
+
+#[test]
+fn data_that_went_nowhere_is_no_success() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    for arguments in [
+        vec!["policy", "show"],
+        vec!["sandbox", "exec", "--json", "--", "true"],
+        vec!["export", "--jsonl"],
+    ] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = warrant()
+            .args(&arguments)
+            .env("WARRANT_HOME", machine.home())
+            .current_dir(machine.work(""))
+            .stdin(std::process::Stdio::null())
+            .stdout(full)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains("stdout"), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_full_disk_is_named_and_nothing_runs() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root can make a disk that is full.
+        return;
+    }
+    let machine = Machine::new();
+    std::fs::create_dir(machine.home()).unwrap();
+    let script = "mount -t tmpfs -o size=3m,mode=700 none \"$WARRANT_HOME\" && \
+                  \"$0\" sandbox exec -- true && \
+                  { cat /dev/zero > \"$WARRANT_HOME/fill\" 2>/dev/null; \
+                  \"$0\" sandbox exec -- echo ran; code=$?; rm \"$WARRANT_HOME/fill\"; \
+                  \"$0\" runs; exit $code; }";
+    let output = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_warrant")])
+        .env("WARRANT_HOME", machine.home())
+        .current_dir(machine.work(""))
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("disk is full"), "{}", stderr(&output));
+    assert!(!stdout(&output).contains("ran\n"), "{}", stdout(&output));
+    assert_eq!(stdout(&output).lines().count(), 1, "{}", stdout(&output));
+}
+
+#[test]
 fn the_interpreting_tiers_run_scripts_and_plain_commands() {
     let machine = Machine::new();
     let mock = machine.exec(&["--provider", "mock", "--", "echo", "Hello"]);

@@ -83,8 +83,11 @@ impl Report {
         let words =
             format!("{isolation} · {}{}", outcome_words(&ended.outcome), wall.unwrap_or_default());
         let is_ours = !matches!(ended.outcome, Outcome::Exited { .. } | Outcome::Signaled { .. });
+        let is_silent = ended.usage.stdout_bytes == Some(0) && ended.usage.stderr_bytes == Some(0);
+        let may_be_missing =
+            is_silent && matches!(ended.outcome, Outcome::Exited { code: 126 | 127 });
         let mut notes = Vec::new();
-        if is_ours && !ended.message.is_empty() {
+        if (is_ours || may_be_missing) && !ended.message.is_empty() {
             notes.push(format!("  {}", ui::printable(&ended.message)));
         }
         notes.extend(ended.left_behind.iter().map(|left| format!("  {}", ui::printable(left))));
@@ -124,9 +127,10 @@ impl Report {
                 members.insert("runId".to_owned(), json!(self.run));
                 members.insert("exitCode".to_owned(), json!(self.exit.code()));
                 members.insert("exitCodeIs".to_owned(), json!(self.exit.owner()));
-                let output = super::super::reading::log_text(desk, &self.run)?;
-                members.insert("output".to_owned(), json!(output));
             }
+            let output = super::super::reading::log_bytes(desk, &self.run)?;
+            let names = ("output", "outputBase64");
+            super::super::reading::insert_bytes(&mut object, names, output);
             ui::json(&object);
         } else {
             ui::note(&format!("warrant: {} · {}", self.words, self.run));
