@@ -16,11 +16,12 @@ use warrant_plane::{
     ApproveError, EmbeddedError, EmbeddedPlane, Home, HomeEnvironment, HomeError, Judgment,
     Reception, Submission, SubmitError, random,
 };
+use warrant_policy::facts::Surroundings as Surrounded;
 use warrant_policy::preset::Preset;
 use warrant_policy::snapshot::PolicySnapshot;
 use warrant_protocol::port::PlaneError;
 use warrant_protocol::request::{ActorKind, ActorRef};
-use warrant_protocol::{Receipt, RunId, Timestamp};
+use warrant_protocol::{Receipt, RunId, RunRequest, Timestamp};
 use warrant_runner::run::{Ended, Observer, RunError, RunnerIdentity, Surroundings, governed_run};
 use warrant_sandbox::{Backend, Cancel, Stdin, TtySize};
 
@@ -33,6 +34,8 @@ use crate::policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_po
 pub struct Desk {
     plane: EmbeddedPlane,
     policy: Option<PolicySnapshot>,
+    /// What is wrong with the policy's files, when none is in force because of it.
+    flaw: Option<String>,
 }
 
 /// What a run has of this process while it runs.
@@ -153,8 +156,8 @@ impl Desk {
     /// # Errors
     /// [`DeskError`] when home, store or policy cannot be used.
     pub fn open_with(home: Option<&Path>, preset: Preset) -> Result<Self, DeskError> {
-        let (home, policy) = settle_in(home, preset)?;
-        Self::with_store(home, policy)
+        let (home, found) = settle_in(home, preset)?;
+        Self::with_store(home, found)
     }
 
     /// Opens the home as [`Desk::open`] does, and does `beside` with the directory of its data
@@ -166,20 +169,24 @@ impl Desk {
         home: Option<&Path>,
         beside: impl FnOnce(&Path) -> T + Send,
     ) -> Result<(Self, T), DeskError> {
-        let (home, policy) = settle_in(home, Preset::Default)?;
+        let (home, found) = settle_in(home, Preset::Default)?;
         let data = home.data();
         thread::scope(|scope| {
             let other = thread::Builder::new().spawn_scoped(scope, || beside(&data))?;
-            let desk = Self::with_store(home, policy);
+            let desk = Self::with_store(home, found);
             let done = other.join().unwrap_or_else(|panic| resume_unwind(panic));
             Ok((desk?, done))
         })
     }
 
-    fn with_store(home: Home, policy: Option<PolicySnapshot>) -> Result<Self, DeskError> {
+    fn with_store(home: Home, found: Found) -> Result<Self, DeskError> {
+        let (policy, flaw) = match found {
+            Ok(policy) => (policy, None),
+            Err(error) => (None, Some(told(&error))),
+        };
         let policy_hash = policy.as_ref().map_or_else(no_policy_hash, PolicySnapshot::hash);
         let plane = EmbeddedPlane::open(home, policy_hash)?;
-        Ok(Self { plane, policy })
+        Ok(Self { plane, policy, flaw })
     }
 
     /// Lets go of it at the end of a process.
@@ -199,6 +206,12 @@ impl Desk {
         self.policy.as_ref()
     }
 
+    /// Returns what is wrong with the policy of this home, when that is why none is in force.
+    #[must_use]
+    pub fn flaw(&self) -> Option<&str> {
+        self.flaw.as_deref()
+    }
+
     /// Returns the run with this id.
     ///
     /// # Errors
@@ -216,7 +229,16 @@ impl Desk {
     /// [`DeskError::System`] without a clock.
     pub fn judge(&self, ask: &Ask) -> Result<Judgment, DeskError> {
         let around = ask.around(random::now()?.unix_ms());
-        Ok(judge(self.policy.as_ref(), &ask.request, around))
+        Ok(self.judged(&ask.request, around))
+    }
+
+    /// Judges by the policy in force. Without one everything is denied, and told why there is none.
+    pub(crate) fn judged(&self, request: &RunRequest, around: Surrounded) -> Judgment {
+        let mut judgment = judge(self.policy.as_ref(), request, around);
+        if let (None, Some(flaw)) = (&self.policy, &self.flaw) {
+            judgment.summary.reasons.push(flaw.clone());
+        }
+        judgment
     }
 
     /// Has an ask judged and leaves evidence. The same ask, approved since it was first made, is
@@ -235,8 +257,7 @@ impl Desk {
             approval_wait_ms: APPROVAL_WAIT_MS,
         };
         let around = ask.around(random::now()?.unix_ms());
-        let policy = self.policy.as_ref();
-        let reception = self.plane.submit(submission, |request| judge(policy, request, around))?;
+        let reception = self.plane.submit(submission, |request| self.judged(request, around))?;
         let waiting = match reception {
             Reception::Queued { run } => return Ok(Permit::Granted(run)),
             Reception::Denied { run, judgment, receipt } => {
@@ -315,18 +336,30 @@ impl Desk {
 }
 
 /// Opens the home, with `preset` on first use, and reads its policy.
-fn settle_in(
-    home: Option<&Path>,
-    preset: Preset,
-) -> Result<(Home, Option<PolicySnapshot>), DeskError> {
+fn settle_in(home: Option<&Path>, preset: Preset) -> Result<(Home, Found), DeskError> {
     let environment = environment(home)?;
-    let is_first_use = !environment.locate()?.join("home.json").exists();
-    let home = Home::open(&environment)?;
-    if is_first_use {
-        write_policy(home.root(), &preset.into())?;
+    let home = Home::open_prepared(&environment, &|root| match policy_folder(root).exists() {
+        true => Ok(()),
+        false => write_policy(root, &preset.into()).map_err(io::Error::other),
+    })?;
+    // SECURITY: with a broken policy everything is denied, which leaves evidence as any denial
+    // does; and what was there before can be read, and the policy mended.
+    let found = read_policy(home.root());
+    Ok((home, found))
+}
+
+/// The policy of a home, if there is one, or what is wrong with it.
+type Found = Result<Option<PolicySnapshot>, DeskError>;
+
+/// Returns an error with its causes, on one line.
+fn told(error: &DeskError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
     }
-    let policy = read_policy(home.root())?;
-    Ok((home, policy))
+    text
 }
 
 /// Returns what of the environment says where home is and what opens it; a named home goes before.
@@ -349,7 +382,9 @@ fn read_policy(home: &Path) -> Result<Option<PolicySnapshot>, DeskError> {
     if !folder.exists() {
         return Ok(None);
     }
-    let files = PolicyFiles::read(&folder)?;
+    let broken =
+        |error: PolicyFilesError| DeskError::Policy { folder: folder.clone(), cause: error.into() };
+    let files = PolicyFiles::read(&folder).map_err(broken)?;
     if let Some(known) = passed::recall(home, &files) {
         return Ok(Some(known));
     }

@@ -1,9 +1,12 @@
 //! The files of a policy in the home: read, checked elsewhere, replaced in one step.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use thiserror::Error;
 use warrant_policy::preset::Preset;
 use warrant_policy::snapshot::PolicyText;
@@ -85,6 +88,20 @@ impl PolicyFiles {
     /// # Errors
     /// [`PolicyFilesError::Read`] when a file cannot be read.
     pub fn read(folder: &Path) -> Result<Self, PolicyFilesError> {
+        let look = || fs::metadata(folder).ok().map(|found| (found.dev(), found.ino()));
+        let mut seen = look();
+        loop {
+            let files = Self::read_once(folder);
+            let now = look();
+            // SECURITY: a policy put in force meanwhile is never mixed with the one before.
+            if now == seen {
+                return files;
+            }
+            seen = now;
+        }
+    }
+
+    fn read_once(folder: &Path) -> Result<Self, PolicyFilesError> {
         let read = |name: &str, missing: Option<&str>| {
             let path = folder.join(name);
             match (fs::read_to_string(&path), missing) {
@@ -103,27 +120,54 @@ impl PolicyFiles {
     }
 }
 
-/// Puts a policy in force. It was checked before; the old one is replaced in one step.
+/// Puts a policy in force. It was checked before; the old one is replaced in one step, and kept
+/// beside it.
 ///
 /// # Errors
 /// [`PolicyFilesError::Write`] when the file system refused.
 pub fn write_policy(home: &Path, files: &PolicyFiles) -> Result<(), PolicyFilesError> {
-    let fresh = home.join("policy.new");
-    let old = home.join("policy.old");
     let current = policy_folder(home);
     let written = (|| {
-        let _ = fs::remove_dir_all(&fresh);
-        fs::create_dir(&fresh)?;
-        fs::write(fresh.join("document.json"), &files.document)?;
-        fs::write(fresh.join("rules.cedar"), &files.rules)?;
-        fs::write(fresh.join("tests.jsonl"), &files.examples)?;
-        let _ = fs::remove_dir_all(&old);
-        if current.exists() {
-            fs::rename(&current, &old)?;
+        // Readable by its owner alone, and under a name that nobody else writes.
+        let fresh = tempfile::Builder::new().prefix("policy.new.").tempdir_in(home)?;
+        let all = [
+            ("document.json", &files.document),
+            ("rules.cedar", &files.rules),
+            ("tests.jsonl", &files.examples),
+        ];
+        for (name, text) in all {
+            let mut file = File::create(fresh.path().join(name))?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
         }
-        fs::rename(&fresh, &current)
+        let fresh = fresh.keep();
+        File::open(&fresh)?.sync_all()?;
+        put_in_force(&fresh, &current, &home.join("policy.old"))?;
+        File::open(home)?.sync_all()
     })();
     written.map_err(|cause| PolicyFilesError::Write { path: home.to_owned(), cause })
+}
+
+/// Gives `fresh` the name of `current`, which is there at every moment, and is kept as `old`.
+fn put_in_force(fresh: &Path, current: &Path, old: &Path) -> io::Result<()> {
+    match renameat_with(CWD, fresh, CWD, current, RenameFlags::EXCHANGE) {
+        Ok(()) => {
+            let _ = fs::remove_dir_all(old);
+            // Another one that is put in force now may be quicker; then theirs is kept.
+            fs::rename(fresh, old).or_else(|_| fs::remove_dir_all(fresh))
+        }
+        Err(Errno::NOENT) => fs::rename(fresh, current),
+        // A file system that cannot exchange: for a moment there is no policy, and nothing runs.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            let _ = fs::remove_dir_all(old);
+            fs::rename(current, old)?;
+            fs::rename(fresh, current)
+        }
+        Err(error) => {
+            let _ = fs::remove_dir_all(fresh);
+            Err(error.into())
+        }
+    }
 }
 
 /// Returns the folder of the policy in force.

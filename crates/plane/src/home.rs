@@ -142,6 +142,18 @@ impl Home {
     /// # Errors
     /// [`HomeError`] when it cannot be used or others could change it.
     pub fn open(environment: &HomeEnvironment) -> Result<Self, HomeError> {
+        Self::open_prepared(environment, &|_| Ok(()))
+    }
+
+    /// Opens the home the environment names. On first use `prepare` puts into it what must be
+    /// there before anybody else finds it set up.
+    ///
+    /// # Errors
+    /// [`HomeError`] when it cannot be used or others could change it.
+    pub fn open_prepared(
+        environment: &HomeEnvironment,
+        prepare: &dyn Fn(&Path) -> io::Result<()>,
+    ) -> Result<Self, HomeError> {
         let root = environment.locate()?;
         let master = match environment.master_key.as_deref().map(MasterKey::from_text) {
             None => None,
@@ -150,7 +162,7 @@ impl Home {
                 return Err(HomeError::Seal { path: "WARRANT_MASTER_KEY".into(), cause });
             }
         };
-        Self::open_at(root, master)
+        Self::find(root, master, prepare)
     }
 
     /// Opens the home at `root`; a master key seals the private keys on first use.
@@ -158,10 +170,18 @@ impl Home {
     /// # Errors
     /// [`HomeError`] when it cannot be used or others could change it.
     pub fn open_at(root: PathBuf, master: Option<MasterKey>) -> Result<Self, HomeError> {
+        Self::find(root, master, &|_| Ok(()))
+    }
+
+    fn find(
+        root: PathBuf,
+        master: Option<MasterKey>,
+        prepare: &dyn Fn(&Path) -> io::Result<()>,
+    ) -> Result<Self, HomeError> {
         let settings_file = root.join("home.json");
         let settings = match read(&settings_file)? {
             Some(content) => content,
-            None => set_up(&root, master.as_ref())?,
+            None => set_up(&root, master.as_ref(), prepare)?,
         };
         at(&root, files::check_private(&root))?;
         at(&root.join("keys"), files::check_private(&root.join("keys")))?;
@@ -302,7 +322,11 @@ pub fn fresh_key() -> io::Result<SigningKey> {
     Ok(SigningKey::from_seed(&seed))
 }
 
-fn set_up(root: &Path, master: Option<&MasterKey>) -> Result<Vec<u8>, HomeError> {
+fn set_up(
+    root: &Path,
+    master: Option<&MasterKey>,
+    prepare: &dyn Fn(&Path) -> io::Result<()>,
+) -> Result<Vec<u8>, HomeError> {
     for dir in ["", "keys", "data", "data/alive", "data/sessions", "data/blobs"] {
         let dir = root.join(dir);
         at(&dir, files::create_private_dir(&dir))?;
@@ -315,6 +339,7 @@ fn set_up(root: &Path, master: Option<&MasterKey>) -> Result<Vec<u8>, HomeError>
     }
     write_key(&root.join("keys"), "plane", master)?;
     write_key(&root.join("keys"), "runner", master)?;
+    at(root, prepare(root))?;
     let settings = Settings {
         version: SETTINGS_VERSION.to_owned(),
         runner_id: RunnerId::from_random(at(&settings_file, random::bytes())?),

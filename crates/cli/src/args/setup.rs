@@ -155,9 +155,9 @@ pub(crate) enum Policy {
     },
     /// Check a policy without putting it in force
     Check {
-        /// default, strict, dev, ci, or a folder
+        /// default, strict, dev, ci, or a folder; the policy of this home without it
         #[arg(value_name = "PRESET|DIR")]
-        source: String,
+        source: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,

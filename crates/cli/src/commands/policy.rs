@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use warrant_plane::random;
 use warrant_plane::store::{PolicyRow, RunFilter};
 use warrant_policy::decision::Decision;
-use warrant_policy::facts::Facts;
-use warrant_policy::inspect;
+use warrant_policy::facts::{Facts, ProgramFile, Surroundings};
+use warrant_policy::inspect::{self, Changed};
 use warrant_policy::preset::Preset;
 use warrant_policy::snapshot::PolicySnapshot;
+use warrant_protocol::execution::{ExecutionSpec, ShellName};
 use warrant_protocol::{Isolation, RunRequest};
 
 use crate::args::{Exec, Init, Policy};
@@ -18,7 +19,7 @@ use crate::commands::exec::request::Wish;
 use crate::exit::{Exit, Misuse};
 use crate::ui;
 use warrant_govern::{
-    Desk, PolicyFiles, PolicyFilesError, around_plain, policy_folder, write_policy,
+    Desk, PolicyFiles, PolicyFilesError, around_plain, find_program, policy_folder, write_policy,
 };
 
 /// `warrant init`.
@@ -52,7 +53,7 @@ pub(crate) fn run(desk: &Desk, command: Policy) -> anyhow::Result<Exit> {
     match command {
         Policy::Show { json: as_json } => show(desk, as_json),
         Policy::Set { source, json: as_json } => set(desk, &source, as_json),
-        Policy::Check { source, json: as_json } => check(&source, as_json),
+        Policy::Check { source, json: as_json } => check(desk, source.as_deref(), as_json),
         Policy::Test { source, json: as_json } => test(desk, source.as_deref(), as_json),
         Policy::Explain { json: as_json, argv } => explain(desk, &argv, as_json),
         Policy::Diff { source, json: as_json } => diff(desk, &source, as_json),
@@ -68,9 +69,9 @@ fn named(source: &str) -> anyhow::Result<PolicyFiles> {
 }
 
 fn in_force(desk: &Desk) -> anyhow::Result<&PolicySnapshot> {
-    desk.policy().context(
-        "no policy is in force, so everything is denied; set one with: warrant policy set default",
-    )
+    let why = desk.flaw().unwrap_or("no policy is in force, so everything is denied");
+    let none = || format!("{why}; set one with: warrant policy set default");
+    desk.policy().with_context(none)
 }
 
 fn show(desk: &Desk, as_json: bool) -> anyhow::Result<Exit> {
@@ -112,8 +113,16 @@ fn set(desk: &Desk, source: &str, as_json: bool) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn check(source: &str, as_json: bool) -> anyhow::Result<Exit> {
-    let files = named(source)?;
+/// Reads a policy that the person named, else the one of this home, in force or broken.
+fn named_or_own(desk: &Desk, source: Option<&str>) -> anyhow::Result<PolicyFiles> {
+    match source {
+        Some(source) => named(source),
+        None => Ok(PolicyFiles::read(&policy_folder(desk.plane().home().root()))?),
+    }
+}
+
+fn check(desk: &Desk, source: Option<&str>, as_json: bool) -> anyhow::Result<Exit> {
+    let files = named_or_own(desk, source)?;
     match inspect::check(files.text()) {
         Ok(checked) if as_json => ui::json(&json!({
             "valid": true, "policyHash": checked.hash, "rules": checked.rules, "examples": checked.examples,
@@ -134,10 +143,7 @@ fn check(source: &str, as_json: bool) -> anyhow::Result<Exit> {
 }
 
 fn test(desk: &Desk, source: Option<&str>, as_json: bool) -> anyhow::Result<Exit> {
-    let files = match source {
-        Some(source) => named(source)?,
-        None => PolicyFiles::read(&policy_folder(desk.plane().home().root()))?,
-    };
+    let files = named_or_own(desk, source)?;
     match inspect::check(files.text()) {
         Ok(checked) if as_json => {
             ui::json(&json!({"passed": checked.examples, "failed": 0, "policyHash": checked.hash}));
@@ -206,13 +212,17 @@ fn diff(desk: &Desk, source: &str, as_json: bool) -> anyhow::Result<Exit> {
     for row in &page.runs {
         let request: RunRequest =
             serde_json::from_str(&row.request).context("a stored request does not read back")?;
-        let facts = Facts::of(&request, around_plain(&request, row.created_at.unix_ms()));
+        let around = Surroundings {
+            program: program_of(&request),
+            ..around_plain(&request, row.created_at.unix_ms())
+        };
+        let facts = Facts::of(&request, around);
         recorded.push((row.id.as_str().to_owned(), facts));
     }
     let changed = inspect::diff(old, &new, recorded.iter().map(|(id, facts)| (id.as_str(), facts)));
     let rows: Vec<Value> = changed
         .iter()
-        .map(|c| json!({"runId": c.id, "old": word(&c.old), "new": word(&c.new), "reason": c.new.reason()}))
+        .map(|c| json!({"runId": c.id, "old": word(&c.old), "new": word(&c.new), "reason": difference(c)}))
         .collect();
     if as_json {
         ui::json(&json!({"compared": recorded.len(), "changed": rows}));
@@ -228,11 +238,30 @@ fn diff(desk: &Desk, source: &str, as_json: bool) -> anyhow::Result<Exit> {
                 c.id,
                 word(&c.old),
                 word(&c.new),
-                c.new.reason()
+                difference(c)
             ));
         }
     }
     Ok(Exit::Success)
+}
+
+/// Returns what is different about a decision.
+fn difference(changed: &Changed) -> String {
+    match (&changed.old, &changed.new) {
+        (Decision::Allow { .. }, Decision::Allow { .. }) => {
+            "with other limits, masks or demands on the boundary".to_owned()
+        }
+        (_, new) => new.reason(),
+    }
+}
+
+/// Looks the program of a recorded request up again, as it was when the request was judged.
+fn program_of(request: &RunRequest) -> Option<ProgramFile> {
+    match request.execution.as_ref()? {
+        ExecutionSpec::Argv { command, .. } => find_program(command),
+        ExecutionSpec::Shell { shell, .. } => find_program(shell.unwrap_or(ShellName::Sh).as_str()),
+        ExecutionSpec::Agent { .. } => None,
+    }
 }
 
 const fn word(decision: &Decision) -> &'static str {

@@ -26,6 +26,18 @@ fn the_first_run_prints_hello_and_leaves_a_verifiable_receipt() {
 }
 
 #[test]
+fn many_first_users_at_once_find_one_home_with_its_policy() {
+    let machine = Machine::new();
+    std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..24).map(|_| scope.spawn(|| machine.exec(&["--", "true"]))).collect();
+        for run in runs {
+            let output = run.join().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        }
+    });
+}
+
+#[test]
 fn exit_codes_are_the_programs_and_ours_are_named() {
     let machine = Machine::new();
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 126", 126), ("kill -SEGV $$", 139)]
@@ -345,6 +357,38 @@ fn a_broken_policy_denies_everything_and_a_bad_one_is_not_set() {
     assert_eq!(machine.exec(&["--", "true"]).status.code(), Some(0), "the old one stays");
     std::fs::remove_dir_all(machine.home().join("policy")).unwrap();
     assert_eq!(machine.exec(&["--", "true"]).status.code(), Some(3), "no policy, no run");
+}
+
+#[test]
+fn a_policy_broken_in_place_denies_with_evidence_and_can_be_mended() {
+    let machine = Machine::new();
+    assert!(machine.exec(&["--", "true"]).status.success());
+    for (file, text) in [("document.json", "{"), ("rules.cedar", "permit (principal")] {
+        std::fs::write(machine.home().join("policy").join(file), text).unwrap();
+        let denied = machine.json(&["sandbox", "exec", "--json", "--", "touch", "ran"]);
+        assert_eq!(denied["exitCode"], 3, "{denied}");
+        assert!(denied["reasons"].to_string().contains("is broken"), "{denied}");
+        let run = denied["runId"].as_str().unwrap();
+        assert_eq!(machine.run(&["verify", run]).status.code(), Some(0), "{file}");
+        let check = machine.run(&["policy", "check"]);
+        assert_eq!(check.status.code(), Some(1), "{}", stdout(&check));
+        let set = machine.run(&["policy", "set", "default"]);
+        assert_eq!(set.status.code(), Some(0), "{}", stderr(&set));
+        assert_eq!(machine.exec(&["--", "true"]).status.code(), Some(0), "{file}");
+    }
+}
+
+#[test]
+fn a_policy_diff_decides_recorded_requests_as_they_would_be_decided() {
+    let machine = Machine::new();
+    assert!(machine.run(&["policy", "set", "strict"]).status.success());
+    let allowed = machine.json(&["sandbox", "exec", "--json", "--", "echo", "a"]);
+    assert_eq!(allowed["exitCode"], 0, "{allowed}");
+    assert!(machine.run(&["policy", "set", "default"]).status.success());
+    let diff = machine.json(&["policy", "diff", "--json", "strict"]);
+    assert_eq!(diff["compared"], 1, "{diff}");
+    let denied = diff["changed"].as_array().unwrap().iter().any(|one| one["new"] != "allow");
+    assert!(!denied, "strict allowed it: {diff}");
 }
 
 /// Puts a policy in force in which bob must agree to every run.

@@ -89,10 +89,10 @@ fn a_denial_reaches_the_callback_and_never_the_sandbox() {
     assert!(matches!(missing, Err(GovernedError::File { .. })), "{missing:?}");
 }
 
-/// A home whose policy does not load.
+/// A home that does not open.
 fn broken_home(directory: &Path) -> PathBuf {
     drop(Desk::open(Some(directory)).unwrap());
-    std::fs::write(directory.join("policy/document.json"), "{").unwrap();
+    std::fs::write(directory.join("home.json"), "{").unwrap();
     directory.to_owned()
 }
 
@@ -127,4 +127,7 @@ fn the_danger_runs_as_pending_and_never_as_approved() {
     });
     let denied = healthy.exec(&["sudo", "id"], &ExecOptions::default());
     assert!(matches!(denied, Ok(Governed::Denied(_))), "a denial stays one: {denied:?}");
+    std::fs::write(home.path().join("policy/document.json"), "{").unwrap();
+    let denied = healthy.exec(&["true"], &ExecOptions::default());
+    assert!(matches!(denied, Ok(Governed::Denied(_))), "a broken policy denies: {denied:?}");
 }

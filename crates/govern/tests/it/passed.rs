@@ -37,11 +37,15 @@ fn a_broken_policy_is_refused_whatever_was_recorded() {
     open(&home);
     let rules = home.join("policy/rules.cedar");
     fs::write(&rules, "permit (principal, action, resource);").unwrap();
-    assert!(Desk::open(Some(&home)).is_err());
+    let broken = || {
+        let desk = Desk::open(Some(&home)).unwrap();
+        desk.policy().is_none() && desk.flaw().is_some_and(|flaw| flaw.contains("is broken"))
+    };
+    assert!(broken());
     let lie = r#"{"name": "all is forbidden", "argv": ["true"], "expect": "deny"}"#;
     write_policy(&home, &PolicyFiles::from(Preset::Default)).unwrap();
     fs::write(home.join("policy/tests.jsonl"), lie).unwrap();
-    assert!(Desk::open(Some(&home)).is_err());
+    assert!(broken());
 }
 
 #[test]
@@ -55,4 +59,27 @@ fn a_record_that_others_can_write_is_not_believed() {
     open(&home);
     assert_ne!(record(&home), first);
     assert_eq!(record(&home).1, 0o600);
+}
+
+#[test]
+fn a_policy_read_while_another_is_put_in_force_is_one_of_the_two() {
+    let directory = tempfile::tempdir().unwrap();
+    let home = directory.path();
+    let both = [PolicyFiles::from(Preset::Default), PolicyFiles::from(Preset::Strict)];
+    write_policy(home, &both[0]).unwrap();
+    std::thread::scope(|scope| {
+        let writers = [0, 1].map(|_| {
+            scope.spawn(|| {
+                for files in both.iter().cycle().take(60) {
+                    write_policy(home, files).unwrap();
+                }
+            })
+        });
+        while writers.iter().any(|writer| !writer.is_finished()) {
+            let read = PolicyFiles::read(&home.join("policy")).unwrap();
+            assert!(both.contains(&read), "a mixture was read");
+        }
+    });
+    let left = fs::read_dir(home).unwrap().count();
+    assert!(left <= 2, "{left} names: the policy and the one before");
 }
