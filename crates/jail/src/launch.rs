@@ -464,43 +464,23 @@ fn socket_pair() -> sys::Result<(OwnedFd, OwnedFd)> {
 }
 
 fn receive(socket: c_int, bytes: &mut [u8]) -> sys::Result<(usize, Vec<OwnedFd>)> {
-    #[repr(C, align(8))]
-    struct Control([u8; 512]);
-    let mut control = Control([0; 512]);
-    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: an all-zero message header is a valid value.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len() as _;
-    let length = loop {
-        // SAFETY: the header points to live buffers of the stated sizes.
-        let length = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-        match usize::try_from(length) {
-            Ok(length) => break length,
-            Err(_) => match errno() {
-                Errno(libc::EINTR) => {}
-                Errno(libc::ECONNRESET) => break 0,
-                errno => return Err(errno),
-            },
+    let mut fds = Vec::new();
+    let mut take = |level, kind, content: &[u8]| {
+        if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            let (numbers, _) = content.as_chunks();
+            // SAFETY: the kernel just made these descriptors and nobody else has them.
+            let owned =
+                |number: &[u8; 4]| unsafe { OwnedFd::from_raw_fd(c_int::from_ne_bytes(*number)) };
+            fds.extend(numbers.iter().map(owned));
         }
     };
-    let mut fds = Vec::new();
-    // SAFETY: the kernel filled the control buffer; the walk stays inside it by its own macros.
-    unsafe {
-        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
-        while !header.is_null() {
-            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
-                let payload = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-                let data = libc::CMSG_DATA(header).cast::<c_int>();
-                for index in 0..payload / size_of::<c_int>() {
-                    fds.push(OwnedFd::from_raw_fd(data.add(index).read_unaligned()));
-                }
-            }
-            header = libc::CMSG_NXTHDR(&raw const message, header);
+    let length = loop {
+        match sys::receive(socket, bytes, libc::MSG_CMSG_CLOEXEC, &mut take) {
+            Err(Errno(libc::EINTR)) => {}
+            Err(Errno(libc::ECONNRESET)) => break 0,
+            received => break received?,
         }
-    }
+    };
     Ok((length, fds))
 }
 

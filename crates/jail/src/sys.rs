@@ -313,3 +313,37 @@ pub(crate) fn send(socket: Fd, bytes: &[u8], fds: &[Fd]) -> Result<()> {
     }
     .map(drop)
 }
+
+/// Receives one message; `take` is shown level, kind and content of whatever came attached to it.
+pub(crate) fn receive(
+    socket: Fd,
+    bytes: &mut [u8],
+    flags: c_int,
+    mut take: impl FnMut(c_int, c_int, &[u8]),
+) -> Result<usize> {
+    #[repr(C, align(8))]
+    struct Control([u8; 512]);
+    let mut control = Control([0; 512]);
+    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: an all-zero `msghdr` is a valid value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len() as _;
+    let args = [socket as usize, &raw mut message as usize, flags as usize, 0, 0, 0];
+    // SAFETY: the header points to live buffers of the stated sizes.
+    let length = unsafe { call(libc::SYS_recvmsg, args) }?;
+    // SAFETY: the kernel filled the control buffer; the walk and the content it shows stay inside
+    // it by the lengths that the kernel wrote there.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
+        while !header.is_null() {
+            let size = ((*header).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+            let content = std::slice::from_raw_parts(libc::CMSG_DATA(header), size);
+            take((*header).cmsg_level, (*header).cmsg_type, content);
+            header = libc::CMSG_NXTHDR(&raw const message, header);
+        }
+    }
+    Ok(length)
+}

@@ -172,32 +172,12 @@ fn port(transport: &[u8]) -> Option<u16> {
 }
 
 fn receive(socket: Fd, bytes: &mut [u8]) -> sys::Result<(usize, Option<Ipv6Addr>)> {
-    #[repr(C, align(8))]
-    struct Control([u8; 128]);
-    let mut control = Control([0; 128]);
-    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: an all-zero message header is a valid value.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len() as _;
-    let args = [socket as usize, &raw mut message as usize, 0, 0, 0, 0];
-    // SAFETY: the header points to live buffers of the stated sizes.
-    let length = unsafe { sys::call(libc::SYS_recvmsg, args) }?;
     let mut address = None;
-    // SAFETY: the kernel filled the control buffer; the walk stays inside it by its own macros.
-    unsafe {
-        let mut header = libc::CMSG_FIRSTHDR(&raw const message);
-        while !header.is_null() {
-            let is_information = (*header).cmsg_level == libc::IPPROTO_IPV6
-                && (*header).cmsg_type == libc::IPV6_PKTINFO;
-            if is_information {
-                let information = libc::CMSG_DATA(header).cast::<libc::in6_pktinfo>();
-                address = Some(Ipv6Addr::from(information.read_unaligned().ipi6_addr.s6_addr));
-            }
-            header = libc::CMSG_NXTHDR(&raw const message, header);
+    let length = sys::receive(socket, bytes, 0, |level, kind, content| {
+        if (level, kind) == (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) {
+            // An `in6_pktinfo` begins with the address.
+            address = content.first_chunk::<16>().map(|octets| Ipv6Addr::from(*octets));
         }
-    }
+    })?;
     Ok((length, address))
 }
