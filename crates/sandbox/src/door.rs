@@ -131,18 +131,23 @@ impl News {
         self.rung.reset();
         let waiting = mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
         for decision in waiting {
-            sink.network(NetworkDecision {
-                host: decision.host,
-                port: decision.port,
-                allowed: decision.allowed,
-                why: decision.why.as_str().to_owned(),
-                count: decision.count,
-                bytes_out: decision.bytes_out,
-                bytes_in: decision.bytes_in,
-                at: decision.at,
-                model: decision.model.map(|call| (call.provider.to_owned(), call.model)),
-            });
+            sink.network(told(decision));
         }
+    }
+}
+
+/// Returns a decision as sinks are told of it.
+pub(crate) fn told(decision: Decision) -> NetworkDecision {
+    NetworkDecision {
+        host: decision.host,
+        port: decision.port,
+        allowed: decision.allowed,
+        why: decision.why.as_str().to_owned(),
+        count: decision.count,
+        bytes_out: decision.bytes_out,
+        bytes_in: decision.bytes_in,
+        at: decision.at,
+        model: decision.model.map(|call| (call.provider.to_owned(), call.model)),
     }
 }
 

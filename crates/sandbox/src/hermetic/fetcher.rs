@@ -12,12 +12,11 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use warrant_egress::{
-    Client, Decision, FetchError, Options, Redirects, Request, Response, Rules, Totals,
-};
+use warrant_egress::{Client, FetchError, Options, Redirects, Request, Response, Rules, Totals};
 
 use super::frame::{Decoder, Encoder};
 use crate::NetworkDecision;
+use crate::door::told;
 
 /// The longest body that is passed on to a worker.
 pub(super) const MAX_BODY: usize = 32 << 20;
@@ -49,7 +48,7 @@ impl Fetcher {
         let (sender, news) = channel();
         let bell = Bell { sender, wake: Arc::clone(&wake) };
         let reporting = bell.clone();
-        let reporter = move |decision| reporting.ring(News::Decided(decided(decision)));
+        let reporter = move |decision| reporting.ring(News::Decided(told(decision)));
         let client = Client::new(rules, options, Arc::new(reporter)).map_err(io::Error::other)?;
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -159,18 +158,4 @@ fn encode(result: Result<Response, FetchError>) -> Vec<u8> {
         Err(error) => failure(4, error.to_string()),
     }
     .finish()
-}
-
-fn decided(decision: Decision) -> NetworkDecision {
-    NetworkDecision {
-        host: decision.host,
-        port: decision.port,
-        allowed: decision.allowed,
-        why: decision.why.as_str().to_owned(),
-        count: decision.count,
-        bytes_out: decision.bytes_out,
-        bytes_in: decision.bytes_in,
-        at: decision.at,
-        model: decision.model.map(|call| (call.provider.to_owned(), call.model)),
-    }
 }
