@@ -255,6 +255,39 @@ pub(crate) struct WrittenBlob {
     pub(crate) stored: StoredBlob,
 }
 
+/// Copies a blob of `bytes` bytes and returns it with both of its hashes.
+///
+/// # Errors
+/// When it cannot be read or written, or is not as long as was said.
+pub(crate) fn copy_named(
+    source: &mut dyn Read,
+    bytes: u64,
+    sink: &mut dyn Write,
+) -> io::Result<WrittenBlob> {
+    let mut name = object_hash(ObjectKind::Blob, bytes);
+    let mut hash = Sha256::new();
+    let most = usize::try_from(bytes).unwrap_or(BUFFER_BYTES).saturating_add(1);
+    let mut buffer = vec![0; BUFFER_BYTES.min(most)];
+    let mut seen = 0;
+    loop {
+        let count = read_some(source, &mut buffer)?;
+        let Some(chunk) = buffer.get(..count).filter(|chunk| !chunk.is_empty()) else { break };
+        seen += count as u64;
+        if seen > bytes {
+            break;
+        }
+        name.update(chunk);
+        hash.update(chunk);
+        sink.write_all(chunk)?;
+    }
+    if seen != bytes {
+        let changed = "the file changed while it was read";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, changed));
+    }
+    let digest = Digest::from_bytes(hash.finalize().into());
+    Ok(WrittenBlob { oid: Oid(name.finalize().into()), stored: StoredBlob { digest, bytes } })
+}
+
 /// Writes loose objects into the `objects` directory of a repository of ours.
 #[derive(Debug)]
 pub(crate) struct LooseObjects<'a> {
@@ -279,35 +312,12 @@ impl LooseObjects<'_> {
     /// Writes a blob of `bytes` bytes from `source`; a source of another length is an error.
     pub(crate) fn write_blob(&self, source: &mut dyn Read, bytes: u64) -> io::Result<WrittenBlob> {
         let mut temporary = tempfile::NamedTempFile::new_in(self.objects)?;
-        let mut oid_hash = object_hash(ObjectKind::Blob, bytes);
-        let mut digest_hash = Sha256::new();
         let mut sink = ZlibEncoder::new(BufWriter::new(&mut temporary), Compression::fast());
         sink.write_all(format!("blob {bytes}\0").as_bytes())?;
-        let mut buffer =
-            vec![0; BUFFER_BYTES.min(usize::try_from(bytes).unwrap_or(BUFFER_BYTES) + 1)];
-        let mut seen = 0;
-        loop {
-            let count = read_some(source, &mut buffer)?;
-            let Some(chunk) = buffer.get(..count).filter(|chunk| !chunk.is_empty()) else { break };
-            seen += count as u64;
-            if seen > bytes {
-                break;
-            }
-            oid_hash.update(chunk);
-            digest_hash.update(chunk);
-            sink.write_all(chunk)?;
-        }
-        if seen != bytes {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the file changed while it was read",
-            ));
-        }
+        let written = copy_named(source, bytes, &mut sink)?;
         sink.finish()?.flush()?;
-        let oid = Oid(oid_hash.finalize().into());
-        temporary.persist(self.path_of(oid)?)?;
-        let digest = Digest::from_bytes(digest_hash.finalize().into());
-        Ok(WrittenBlob { oid, stored: StoredBlob { digest, bytes } })
+        temporary.persist(self.path_of(written.oid)?)?;
+        Ok(written)
     }
 
     /// Writes the trees that hold exactly these files and returns the top one.

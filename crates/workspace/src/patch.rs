@@ -11,14 +11,12 @@ use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use sha1::Digest as _;
-use sha2::Sha256;
 use warrant_protocol::Digest;
 
-use crate::blob::{BUFFER_BYTES, StoredBlob, read_some};
+use crate::blob::StoredBlob;
 use crate::change::{Change, ChangeKind, Diff};
 use crate::git::ScratchRepo;
-use crate::object::{ObjectKind, Oid, WrittenBlob, object_hash};
+use crate::object::{Oid, WrittenBlob, copy_named};
 use crate::{FileMode, GitError, TreePath};
 
 /// A file above this is not shown line by line.
@@ -167,31 +165,9 @@ impl Patcher {
 
     fn store_large(&self, source: &mut dyn Read, bytes: u64) -> io::Result<WrittenBlob> {
         let mut temporary = tempfile::NamedTempFile::new_in(self.repo()?.path().join("large"))?;
-        let mut name = object_hash(ObjectKind::Blob, bytes);
-        let mut hash = Sha256::new();
-        let mut buffer = vec![0; BUFFER_BYTES];
-        let mut seen = 0_u64;
-        loop {
-            let count = read_some(source, &mut buffer)?;
-            let Some(chunk) = buffer.get(..count).filter(|chunk| !chunk.is_empty()) else { break };
-            seen += count as u64;
-            if seen > bytes {
-                break;
-            }
-            name.update(chunk);
-            hash.update(chunk);
-            temporary.write_all(chunk)?;
-        }
-        if seen != bytes {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the file changed while it was read",
-            ));
-        }
-        let oid = Oid::from_bytes(name.finalize().into());
-        temporary.persist(self.large_path(oid)?)?;
-        let digest = Digest::from_bytes(hash.finalize().into());
-        Ok(WrittenBlob { oid, stored: StoredBlob { digest, bytes } })
+        let written = copy_named(source, bytes, &mut temporary)?;
+        temporary.persist(self.large_path(written.oid)?)?;
+        Ok(written)
     }
 
     fn write_large(&self, row: &Row, sink: &mut File) -> io::Result<()> {
