@@ -220,16 +220,7 @@ impl Rules {
     }
 
     fn decide_name(&self, name: &HostName, port: u16) -> Result<Tolerance, Why> {
-        let mut is_known = false;
-        let mut granted: Option<Tolerance> = None;
-        for entry in self.entries_of(name) {
-            match (entry.effect, entry.covers(port)) {
-                (Effect::Deny, true) => return Err(Why::Denied),
-                (Effect::Deny, false) => {}
-                (Effect::Allow, true) => entry.tolerance.add_to(&mut granted),
-                (Effect::Allow, false) => is_known = true,
-            }
-        }
+        let (granted, is_known) = granted(self.entries_of(name), port)?;
         match (granted, self.scope) {
             (Some(tolerance), _) => Ok(tolerance),
             (None, Scope::Public) => Ok(Tolerance::everything()),
@@ -239,16 +230,8 @@ impl Rules {
     }
 
     fn decide_address(&self, address: IpAddr, port: u16) -> Result<Tolerance, Why> {
-        let mut is_known = false;
-        let mut granted: Option<Tolerance> = None;
-        for (_, entry) in self.ranges.iter().filter(|(range, _)| range.contains(address)) {
-            match (entry.effect, entry.covers(port)) {
-                (Effect::Deny, true) => return Err(Why::Denied),
-                (Effect::Deny, false) => {}
-                (Effect::Allow, true) => entry.tolerance.add_to(&mut granted),
-                (Effect::Allow, false) => is_known = true,
-            }
-        }
+        let ranges = self.ranges.iter().filter(|(range, _)| range.contains(address));
+        let (granted, is_known) = granted(ranges.map(|(_, entry)| entry), port)?;
         match (granted, self.scope) {
             (Some(tolerance), _) => Ok(tolerance),
             (None, Scope::Public) if address::is_public(address) => Ok(Tolerance::everything()),
@@ -299,6 +282,24 @@ impl Tolerance {
         sum.raw |= self.raw;
         sum.methods.extend(self.methods.iter().cloned());
     }
+}
+
+/// Returns what the entries that cover a port grant together, and whether any allows another port
+/// alone. One that denies it goes before all of them.
+fn granted<'a>(
+    entries: impl Iterator<Item = &'a Entry>,
+    port: u16,
+) -> Result<(Option<Tolerance>, bool), Why> {
+    let (mut granted, mut is_known) = (None, false);
+    for entry in entries {
+        match (entry.effect, entry.covers(port)) {
+            (Effect::Deny, true) => return Err(Why::Denied),
+            (Effect::Deny, false) => {}
+            (Effect::Allow, true) => entry.tolerance.add_to(&mut granted),
+            (Effect::Allow, false) => is_known = true,
+        }
+    }
+    Ok((granted, is_known))
 }
 
 fn parse_entry(text: &str) -> Result<(Target, Entry), RuleError> {
