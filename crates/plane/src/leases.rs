@@ -38,6 +38,18 @@ pub struct Holder<'a> {
     pub lease_ms: u64,
 }
 
+impl Holder<'_> {
+    /// Returns what the store keeps of it, when its lease begins now.
+    fn owner(&self, now: Timestamp) -> Owner {
+        Owner {
+            liveness: self.liveness.map(ToOwned::to_owned),
+            runner: self.id.to_string(),
+            at: now,
+            lease_until: now.plus_ms(self.lease_ms),
+        }
+    }
+}
+
 /// Contract and chain of a run on its way.
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -84,14 +96,7 @@ impl EmbeddedPlane {
         let key = LeaseKey { run: last.run.clone(), epoch: last.epoch + 1 };
         let claimed = claimed_by(holder, key.epoch);
         let event = chain.append(now, &claimed).map_err(PlaneError::failed)?.clone();
-        let owner = Owner {
-            liveness: holder.liveness.map(ToOwned::to_owned),
-            runner: holder.id.to_string(),
-            at: now,
-            lease_until: now.plus_ms(holder.lease_ms),
-            // Nothing has happened yet: if power is cut now, nothing is missed.
-            durability: Durability::WithNext,
-        };
+        let owner = holder.owner(now);
         Ok((Lease { key, contract, chain, policy_hash: self.policy_hash() }, owner, event))
     }
 
@@ -110,13 +115,7 @@ impl EmbeddedPlane {
         let Held { contract, chain, .. } = self.take_held(&LeaseKey { run: run.clone(), epoch })?;
         let secrets = self.release(&contract, now)?;
         let key = LeaseKey { run: run.clone(), epoch: epoch + 1 };
-        let owner = Owner {
-            liveness: holder.liveness.map(ToOwned::to_owned),
-            runner: holder.id.to_string(),
-            at: now,
-            lease_until: now.plus_ms(holder.lease_ms),
-            durability: Durability::Now,
-        };
+        let owner = holder.owner(now);
         let claimed = claimed_by(holder, key.epoch);
         let start = StartEvents::of(&contract, &key, chain, now);
         let extended = Arc::clone(&start.extended);

@@ -24,6 +24,7 @@
 mod blobs;
 mod checkpoint;
 mod commit;
+mod entering;
 mod fleet;
 mod lifecycle;
 mod pages;

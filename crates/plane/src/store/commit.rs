@@ -18,7 +18,7 @@ use std::thread::{self, Thread};
 use rusqlite::Connection;
 use warrant_protocol::RunId;
 
-use super::lifecycle::insert_run;
+use super::entering::insert_run;
 use super::{Durability, Entry, EventRow, NewRun, Owner, Store, StoreError, lock};
 
 /// The connection that writes, and how it syncs now.

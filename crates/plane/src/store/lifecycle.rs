@@ -5,6 +5,7 @@ use warrant_protocol::port::LeaseKey;
 use warrant_protocol::{Digest, RunId, RunState, Timestamp};
 
 use super::blobs::{self, NewBlob};
+use super::entering::insert_run;
 use super::queue;
 use super::snapshots::tick;
 use super::{Durability, Store, StoreError};
@@ -123,8 +124,6 @@ pub struct Owner {
     pub at: Timestamp,
     /// Until when the lease lasts.
     pub lease_until: Timestamp,
-    /// Whether the lease must survive a power cut by itself.
-    pub durability: Durability,
 }
 
 /// How many events a chain has after an append.
@@ -267,7 +266,8 @@ impl Store {
         (owner, events): (Owner, Vec<EventRow>),
     ) -> Result<(), StoreError> {
         let key = LeaseKey { run: run.clone(), epoch: epoch + 1 };
-        self.write(owner.durability, move |connection| {
+        // Nothing has happened yet: if power is cut now, nothing is missed.
+        self.write(Durability::WithNext, move |connection| {
             let place = take(connection, &key, (&owner, RunState::Leased))?;
             append_all(connection, place, (&key.run, &events))
         })
@@ -515,73 +515,6 @@ impl Store {
     }
 }
 
-pub(super) fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), StoreError> {
-    let (state, contract, deadline) = match &run.entry {
-        Entry::Queued { contract, .. } => (RunState::Queued, Some(contract), None),
-        Entry::Leased { contract, .. } => (RunState::Leased, Some(contract), None),
-        Entry::AwaitingApproval { deadline } => {
-            (RunState::AwaitingApproval, None, Some(deadline.unix_ms()))
-        }
-        Entry::Sealed(sealing) => (sealing.state, sealing.contract.as_ref(), None),
-    };
-    let events: &[EventRow] = match &run.entry {
-        Entry::Queued { events, .. } | Entry::Leased { events, .. } => events,
-        Entry::AwaitingApproval { .. } => &[],
-        Entry::Sealed(sealing) => &sealing.events,
-    };
-    let turn = match &run.entry {
-        Entry::Queued { .. } => queue::next_turn(connection, &run.pool, &run.requested_by)?,
-        Entry::Leased { .. } | Entry::AwaitingApproval { .. } | Entry::Sealed(_) => 0,
-    };
-    let owner = match &run.entry {
-        Entry::Leased { owner, .. } => Some(owner),
-        Entry::Queued { .. } | Entry::AwaitingApproval { .. } | Entry::Sealed(_) => None,
-    };
-    connection
-        .prepare_cached(
-            "INSERT INTO runs (id, state, pool, agent_kind, isolation, requested_by,
-               request_hash, policy_hash, created_at, updated_at, deadline, idempotency, priority,
-               turn, is_local, event_count, head, epoch, owner, runner, lease_until)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16,
-               ?17, ?18, ?19, ?20)",
-        )?
-        .execute(params![
-            run.id.as_str(),
-            state.as_str(),
-            run.pool,
-            run.agent_kind,
-            run.isolation,
-            run.requested_by,
-            run.request_hash.as_bytes(),
-            run.policy_hash.as_bytes(),
-            run.created_at.unix_ms(),
-            deadline,
-            run.idempotency_key,
-            run.priority,
-            turn,
-            run.is_local,
-            events.len(),
-            events.last().map(|last| last.hash.as_bytes().as_slice()),
-            u64::from(owner.is_some()),
-            owner.and_then(|owner| owner.liveness.as_deref()),
-            owner.map(|owner| owner.runner.as_str()),
-            owner.map(|owner| owner.lease_until.unix_ms()),
-        ])?;
-    let seq = connection.last_insert_rowid();
-    connection
-        .prepare_cached(
-            "INSERT INTO papers (run, prompt, judgment, request, contract) VALUES (?, ?, ?, ?, ?)",
-        )?
-        .execute(params![seq, run.prompt, run.judgment, run.request, contract])?;
-    insert_events(connection, (seq, 0), (&run.id, events))?;
-    match &run.entry {
-        Entry::Queued { .. } | Entry::Leased { .. } | Entry::AwaitingApproval { .. } => Ok(()),
-        Entry::Sealed(sealing) => {
-            insert_receipt(connection, seq, (&sealing.receipt_hash, &sealing.receipt), sealing.at)
-        }
-    }
-}
-
 fn seal_run(
     connection: &Connection,
     (seq, count): Place,
@@ -605,7 +538,6 @@ fn place_row(row: &Row<'_>) -> rusqlite::Result<Place> {
     Ok((row.get(0)?, row.get(1)?))
 }
 
-/// A run that just left the queue.
 /// Gives a queued run to a runner. `lease` carries the number of the new lease.
 fn take(
     connection: &Connection,
@@ -653,7 +585,7 @@ fn append_all(
 }
 
 /// Adds what is not there yet and returns how many events the chain has then.
-fn insert_events(
+pub(super) fn insert_events(
     connection: &Connection,
     (run_seq, mut count): Place,
     (run, events): (&RunId, &[EventRow]),
@@ -680,7 +612,7 @@ fn insert_events(
     Ok(count)
 }
 
-fn insert_receipt(
+pub(super) fn insert_receipt(
     connection: &Connection,
     run_seq: i64,
     (hash, body): (&Digest, &str),

@@ -8,7 +8,8 @@
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use warrant_protocol::{Digest, RunId, Timestamp};
 
-use super::lifecycle::{NewRun, digest_column, insert_run, timestamp_column};
+use super::entering::insert_run;
+use super::lifecycle::{NewRun, digest_column, timestamp_column};
 use super::{Durability, Store, StoreError, snapshots};
 
 /// A record that is to be kept.

@@ -153,6 +153,5 @@ pub(crate) fn owner() -> Owner {
         runner: "rnr_1".into(),
         at: at(2_000),
         lease_until: at(17_000),
-        durability: Durability::WithNext,
     }
 }
