@@ -253,11 +253,8 @@ impl Desk {
             self.add_changes(wish.run, digest, &at)?;
         }
         let again = capture(&at.files, sink, &options)?;
-        let base_ref = again.manifest.base_ref.clone();
         let mut warnings = captured.warnings;
-        if before.workspace.base_ref != base_ref && before.workspace.base_ref != "none" {
-            warnings.push("the workspace is at another commit than the run started from".into());
-        }
+        warnings.extend(differs(before, &captured.manifest).map(str::to_owned));
         Ok((again.manifest, warnings))
     }
 
@@ -286,6 +283,22 @@ impl Desk {
         let pulled = pull(&at.files, &mut open()?, &journal, &options);
         pulled.map(drop).map_err(ContinueError::Changes)
     }
+}
+
+/// Returns what a person should know when the workspace is not what a run started from.
+fn differs(before: &RunRequest, now: &WorkspaceManifest) -> Option<&'static str> {
+    let then = &before.workspace;
+    if then.base_ref != now.base_ref {
+        return (then.base_ref != "none")
+            .then_some("the workspace is at another commit than the run started from");
+    }
+    let is_same = (&then.dirty_diff_hash, &then.untracked_files)
+        == (&now.dirty_diff_hash, &now.untracked_files);
+    // LIMIT L-107: what the run before that one changed is in no diff of this one.
+    (before.continuation.is_some() && !is_same).then_some(
+        "the run went on from another one, and the workspace is not what it started from; \
+         pull the other one first to go on from both",
+    )
 }
 
 /// Inside a sandbox every file may come along; the gate stands where files leave it.

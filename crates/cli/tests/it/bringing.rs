@@ -185,3 +185,20 @@ fn continuing_needs_a_run_that_ended_and_fits() {
     assert_eq!(changed.status.code(), Some(1));
     assert!(stderr(&changed).contains("does not fit the workspace"), "{}", stderr(&changed));
 }
+
+#[test]
+fn going_on_from_a_run_that_went_on_says_what_is_missing() {
+    let machine = Machine::with_repository();
+    let first = machine.sandboxed("echo made > new.txt");
+    let second = machine.json(&["continue", &first, "--json", "cat new.txt; echo 2 > second.txt"]);
+    assert_eq!(second["exitCode"], 0, "{second}");
+    let second = second["runId"].as_str().unwrap();
+    let without = machine.run(&["continue", second, "ls"]);
+    assert!(stderr(&without).contains("pull the other one first"), "{}", stderr(&without));
+    assert_eq!(stdout(&without), "a.txt\nsecond.txt\n");
+    let pulled = machine.run(&["pull", &first]);
+    assert_eq!(pulled.status.code(), Some(0), "{}", stderr(&pulled));
+    let with = machine.run(&["continue", second, "ls"]);
+    assert!(!stderr(&with).contains("pull the other one first"), "{}", stderr(&with));
+    assert_eq!(stdout(&with), "a.txt\nnew.txt\nsecond.txt\n");
+}
