@@ -358,6 +358,7 @@ impl EmbeddedPlane {
                 level: approval.body().level,
                 statement_hash: approval.hash(),
                 statement: approval.to_value(),
+                expires_at: row.expires_at,
             })
         })
         .collect()

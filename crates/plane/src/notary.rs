@@ -71,6 +71,8 @@ pub struct GrantedApproval {
     pub statement_hash: Digest,
     /// The statement as JSON.
     pub statement: serde_json::Value,
+    /// Until when it counts.
+    pub expires_at: Timestamp,
 }
 
 /// Why nothing could be signed.
@@ -142,6 +144,9 @@ impl Notary<'_> {
         let mut body = self.contract_body(case);
         if !approvals.is_empty() {
             body.approved_by = Some(approvals.iter().map(|given| given.actor.clone()).collect());
+            // Nobody starts on a permission that those who gave it meant to be over.
+            let over = approvals.iter().map(|given| given.expires_at);
+            body.expires_at = over.fold(body.expires_at, Ord::min);
         }
         let contract = Signed::seal(&body, Signer::Plane, self.key)?;
         let mut chain = Chain::new(contract.hash());

@@ -1,7 +1,8 @@
 //! Approvals: exact request, named people, once, in time, never one's own.
 
 use warrant_plane::home::fresh_key;
-use warrant_plane::{ApproveError, Approved, EmbeddedPlane, Reception};
+use warrant_plane::notary::ApprovalRequirement;
+use warrant_plane::{ApproveError, Approved, EmbeddedPlane, Reception, random};
 use warrant_protocol::receipt::ReceiptStatus;
 use warrant_protocol::{
     Contract, Decision, KeyRole, Outcome, Receipt, RunId, RunState, Signed, Signer, TrustedKeys,
@@ -51,6 +52,22 @@ fn a_registered_key_approves_the_exact_request_once() {
     let contract = Contract::from_slice(row.contract.unwrap().as_bytes()).unwrap();
     assert_eq!(contract.body().approved_by, Some(vec![person("bob")]));
     assert_eq!(contract.body().requested_by, person("alice"));
+}
+
+#[test]
+fn an_approval_that_ran_out_permits_nothing_any_more() {
+    let (_dir, plane) = plane();
+    let wanted = ApprovalRequirement { expires_min: Some(5), ..requirement(&["bob"], 1) };
+    let judgment = judgment(Decision::Ask, vec![wanted]);
+    let Reception::AwaitingApproval { run, .. } = submit(&plane, "echo hello", judgment) else {
+        panic!("not waiting")
+    };
+    assert_eq!(plane.approve_authenticated(&run, &person("bob")).unwrap(), Approved::Issued);
+    let row = plane.store().run(&run).unwrap();
+    let contract = Contract::from_slice(row.contract.unwrap().as_bytes()).unwrap();
+    let now = random::now().unwrap();
+    assert!(contract.is_live(now));
+    assert!(!contract.is_live(now.plus_ms(5 * 60_000)), "{}", contract.body().expires_at);
 }
 
 #[test]
