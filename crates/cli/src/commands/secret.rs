@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal as _, Read as _};
 use anyhow::{Context as _, anyhow};
 use serde_json::{Value, json};
 use warrant_plane::random;
+use warrant_plane::secrets::SecretsError;
 use warrant_protocol::SecretName;
 
 use crate::args::Secret;
@@ -31,7 +32,10 @@ pub(crate) fn run(desk: &Desk, command: Secret) -> anyhow::Result<Exit> {
             if value.is_empty() {
                 return Err(Misuse::of(anyhow!("the value of {name} is empty")));
             }
-            secrets.set(&name, value, random::now()?)?;
+            secrets.set(&name, value, random::now()?).map_err(|error| match error {
+                unfit @ SecretsError::Value { .. } => Misuse::of(unfit.into()),
+                other => other.into(),
+            })?;
             if as_json {
                 ui::json(&json!({"name": name, "kept": true}));
             } else {
@@ -72,6 +76,9 @@ fn from_stdin(name: &SecretName) -> anyhow::Result<String> {
         ui::note(&format!("type the value of {name}, then Ctrl-D:"));
     }
     let mut value = String::new();
-    io::stdin().read_to_string(&mut value).context("the value is not UTF-8 text")?;
+    io::stdin()
+        .read_to_string(&mut value)
+        .with_context(|| format!("the value of {name} is not UTF-8 text"))
+        .map_err(Misuse::of)?;
     Ok(value)
 }
