@@ -104,6 +104,8 @@ impl Input {
 
     /// Reads from the source.
     pub(crate) fn fill(&mut self) {
+        // What is typed after the size was changed sees the new size.
+        self.follow_terminal_size();
         let Some(source) = &self.source else { return };
         self.pending.resize(BUFFER_BYTES, 0);
         self.written = 0;
