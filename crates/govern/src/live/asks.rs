@@ -186,6 +186,26 @@ pub(super) fn check_values(vars: &BTreeMap<String, String>) -> Result<(), Worksh
     Ok(())
 }
 
+/// Fails when a client's variable could not be one, or is one whose value shells or the loader run.
+///
+/// SECURITY: a command is judged as it came and values are not, so `BASH_FUNC_ls%%` would turn an
+/// allowed `ls` into anything.
+pub(super) fn check_client(vars: &BTreeMap<String, String>) -> Result<(), WorkshopError> {
+    check_values(vars)?;
+    match vars.keys().find(|name| is_run(name)) {
+        None => Ok(()),
+        Some(name) => Err(WorkshopError::Invalid(format!(
+            "variable `{name}` would run what nobody judged: say it in the command"
+        ))),
+    }
+}
+
+/// Returns whether programs run what a variable of this name holds, or names.
+fn is_run(name: &str) -> bool {
+    const NAMED: [&str; 4] = ["BASH_ENV", "PS4", "LD_PRELOAD", "LD_AUDIT"];
+    NAMED.contains(&name) || name.starts_with("BASH_FUNC_")
+}
+
 fn environment(vars: &BTreeMap<String, String>) -> Result<EnvSpec, WorkshopError> {
     check_values(vars)?;
     Ok(EnvSpec { inherit: None, secrets: None, vars: Some(vars.clone()), egress_proxy: None })

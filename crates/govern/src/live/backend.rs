@@ -48,11 +48,9 @@ impl Backend for Standing<'_> {
     fn prepare(&self, mut invocation: Invocation) -> Result<Plan, Refusal> {
         let home = self.directory.join("home");
         let tmp = self.directory.join("tmp");
+        // The sandbox's directory stands for its root; who said nothing was given home before.
         let below = invocation.cwd.strip_prefix(self.directory).unwrap_or(Path::new(""));
-        invocation.cwd = match below.as_os_str().is_empty() {
-            true => PathBuf::from(self.home),
-            false => Path::new("/").join(below),
-        };
+        invocation.cwd = Path::new("/").join(below);
         invocation.env.retain(|variable| !self.private.contains_key(&variable.name));
         invocation.files.places = vec![
             Place { root: home.clone(), inside: PathBuf::from(self.home) },

@@ -28,7 +28,7 @@ pub(super) fn file(
     living: &Living,
     call: FileCall,
 ) -> Result<(FileAnswer, RunId), WorkshopError> {
-    living.check_open(usize::MAX)?;
+    living.check_open()?;
     living.count_file_call();
     let (argv, note) = told(&call, &living.wanted.home)?;
     let place = living.place(shared);

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
+use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
 use warrant_plane::doors::{
     ChunkStream, End, Grip, Process, ProcessFacts, Start, Terminal, WorkshopError,
 };
@@ -38,7 +38,8 @@ pub(super) fn start(
     living: &Arc<Living>,
     start: Start,
 ) -> Result<Arc<Process>, WorkshopError> {
-    living.check_open(MOST_RUNNING)?;
+    asks::check_client(&start.env)?;
+    let seat = living.reserve(MOST_RUNNING)?;
     let shell = start.session.as_ref().map(|session| living.shell(session));
     let shell_cwd = shell.as_ref().and_then(|shell| shell.cwd.as_deref());
     let cwd = directory(living, start.cwd.as_deref().or(shell_cwd))?;
@@ -81,17 +82,16 @@ pub(super) fn start(
         started_at: now(),
     };
     let process = Arc::new(Process::new(facts, Box::new(grip)));
-    living.enter(&process)?;
+    living.enter(&process);
     let job = Job { ask, private, stdin, cancel, terminal: start.terminal };
     let (shared, lives, watched) = (Arc::clone(shared), Arc::clone(living), Arc::clone(&process));
     let work = move || {
         let end = run_to_end(&shared, &lives, &watched, job);
         watched.finish(end);
-        lives.leave();
+        drop((watched, seat));
     };
     if std::thread::Builder::new().name(format!("command {}", living.id)).spawn(work).is_err() {
         process.finish(End { outcome: Outcome::Failed, message: String::new(), at: now() });
-        living.leave();
         return Err(WorkshopError::Failed);
     }
     Ok(process)
@@ -258,6 +258,12 @@ impl Grip for Reins {
             Some(fd) => Ok(tcsetwinsize(fd, winsize(columns, rows))?),
             None => Err(io::ErrorKind::Unsupported.into()),
         }
+    }
+
+    fn size(&self) -> Option<(u16, u16)> {
+        let input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
+        let size = input.as_ref().filter(|_| self.terminal).map(tcgetwinsize)?.ok()?;
+        Some((size.ws_col, size.ws_row))
     }
 
     fn kill(&self) {

@@ -19,7 +19,7 @@ pub(super) fn decide(
     living: &Living,
     argv: &[String],
 ) -> Result<Decided, WorkshopError> {
-    living.check_open(usize::MAX)?;
+    living.check_open()?;
     let place = living.place(shared);
     let line = words(&["bash", "-c", &argv.join(" ")]);
     let hosts = living.hosts();

@@ -29,6 +29,8 @@ use crate::desk::{Desk, Hands};
 const LONGEST_MS: u64 = 24 * 3_600_000;
 /// So many commands that ended are remembered, with their output.
 const REMEMBERED: usize = 64;
+/// Bytes of output that are kept of the commands of one sandbox that ended.
+const MOST_KEPT_BYTES: usize = 32 * 1024 * 1024;
 /// So many sessions of commands are remembered; doors let fewer exist at once.
 const MOST_SHELLS: usize = 256;
 /// How long the end of a sandbox waits for its commands to be gone.
@@ -78,6 +80,31 @@ struct State {
     is_sealed: bool,
 }
 
+/// The place of one command; given back when it is over.
+pub(super) struct Seat {
+    living: Arc<Living>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.living.leave();
+    }
+}
+
+impl State {
+    /// Forgets the output of commands that ended and to which nobody attends, the oldest first,
+    /// as far as it is too much.
+    fn forget_outputs(&self) {
+        let mut kept = 0;
+        for process in self.processes.iter().rev().filter(|process| process.end().is_some()) {
+            kept += process.kept_bytes();
+            if kept > MOST_KEPT_BYTES {
+                process.forget_output();
+            }
+        }
+    }
+}
+
 impl Living {
     /// Has the life judged, makes the directory and starts the run of the life.
     pub(super) fn create(
@@ -89,7 +116,7 @@ impl Living {
         let longest_ms = longest(&shared.desk);
         let timeout_ms = wanted.timeout_ms.unwrap_or(longest_ms);
         check_end(timeout_ms, longest_ms)?;
-        asks::check_values(&wanted.env)?;
+        asks::check_client(&wanted.env)?;
         let id = format!("sbx{}", hex(&random::bytes::<10>().map_err(failed)?));
         let access_token = hex(&random::bytes::<24>().map_err(failed)?);
         let directory = shared.root.join(&id);
@@ -302,15 +329,31 @@ impl Living {
         self.state().file_calls += 1;
     }
 
-    /// Fails unless it takes commands, and fewer than `most` run.
-    pub(super) fn check_open(&self, most: usize) -> Result<(), WorkshopError> {
-        let state = self.state();
+    /// Fails unless it takes calls.
+    pub(super) fn check_open(&self) -> Result<(), WorkshopError> {
+        match self.state().life {
+            Life::Paused => Err(WorkshopError::Paused),
+            Life::Running => Ok(()),
+        }
+    }
+
+    /// Takes a seat for a command before it is judged; none when `most` are taken, or when the
+    /// sandbox is paused or ending.
+    ///
+    /// INVARIANT: whatever is permitted has a seat, so that it starts and has its receipt, and the
+    /// end of the sandbox waits for it.
+    pub(super) fn reserve(self: &Arc<Self>, most: usize) -> Result<Seat, WorkshopError> {
+        let mut state = self.state();
         match state.life {
+            _ if self.bell.is_rung() => Err(WorkshopError::NoSandbox),
             Life::Paused => Err(WorkshopError::Paused),
             Life::Running if state.running >= most => {
                 Err(WorkshopError::Busy(format!("{most} commands run already; end one first")))
             }
-            Life::Running => Ok(()),
+            Life::Running => {
+                state.running += 1;
+                Ok(Seat { living: Arc::clone(self) })
+            }
         }
     }
 
@@ -322,29 +365,24 @@ impl Living {
         pid
     }
 
-    /// Takes a command that starts now; none when the sandbox is ending.
-    pub(super) fn enter(&self, process: &Arc<Process>) -> Result<(), WorkshopError> {
+    /// Takes a command that starts now and has a seat.
+    pub(super) fn enter(&self, process: &Arc<Process>) {
         let mut state = self.state();
-        if self.bell.is_rung() {
-            return Err(WorkshopError::NoSandbox);
-        }
         let ended = state.processes.iter().filter(|process| process.end().is_some()).count();
         if ended >= REMEMBERED
             && let Some(oldest) = state.processes.iter().position(|process| process.end().is_some())
         {
-            state.processes.remove(oldest);
+            state.processes.remove(oldest).forget_output();
         }
         state.processes.push(Arc::clone(process));
-        state.running += 1;
         state.commands += 1;
-        Ok(())
     }
 
-    /// A command that entered is over.
-    pub(super) fn leave(&self) {
+    fn leave(&self) {
         let mut state = self.state();
         state.running = state.running.saturating_sub(1);
         state.touched = now();
+        state.forget_outputs();
         drop(state);
         self.changed.notify_all();
     }

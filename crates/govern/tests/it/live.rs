@@ -12,6 +12,7 @@ use warrant_plane::doors::{
     ChunkStream, DoorName, End, EndsCommands, FileAnswer, FileCall, FileFault, Keeper as _,
     Process, Reach, Sandbox, Start, Wanted, Workshop, WorkshopError,
 };
+use warrant_plane::store::RunFilter;
 use warrant_policy::preset::Preset;
 use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::{LimitKind, Outcome, RunState};
@@ -118,6 +119,55 @@ fn files_outlive_a_command_and_nothing_outlives_the_sandbox() {
         house.live.destroy(&guest("one"), &sandbox.id),
         Err(WorkshopError::NoSandbox)
     ));
+}
+
+#[test]
+fn commands_that_begin_at_once_cannot_pass_the_limit() {
+    let house = house();
+    let sandbox = house.create();
+    let started = std::thread::scope(|scope| {
+        let start = || house.live.start(&guest("one"), &sandbox.id, shell("sleep 60"));
+        let all: Vec<_> = (0..48).map(|_| scope.spawn(start)).collect();
+        all.into_iter().map(|each| each.join().unwrap()).filter(Result::is_ok).count()
+    });
+    assert_eq!(started, 32);
+    house.live.destroy(&guest("one"), &sandbox.id).unwrap();
+}
+
+#[test]
+fn whatever_is_permitted_while_a_sandbox_ends_has_its_receipt() {
+    let house = house();
+    for _ in 0..8 {
+        let sandbox = house.create();
+        std::thread::scope(|scope| {
+            for _ in 0..6 {
+                scope.spawn(|| {
+                    while house.live.start(&guest("one"), &sandbox.id, shell("true")).is_ok() {}
+                });
+            }
+            std::thread::sleep(Duration::from_millis(30));
+            house.live.destroy(&guest("one"), &sandbox.id).unwrap();
+        });
+    }
+    let filter = RunFilter { limit: Some(1000), ..RunFilter::default() };
+    for run in house.desk.plane().store().list(&filter).unwrap().runs {
+        assert!(house.desk.plane().bundle(&run.id).is_ok(), "{} {:?}", run.id, run.state);
+    }
+}
+
+#[test]
+fn output_of_many_commands_cannot_fill_the_memory() {
+    let house = house();
+    let sandbox = house.create();
+    let script = "head -c 8000000 /dev/zero | tr '\\0' a";
+    for _ in 0..6 {
+        assert_eq!(house.run(&sandbox, script).1.len(), 8_000_000);
+    }
+    let all = house.live.processes(&guest("one"), &sandbox.id).unwrap();
+    let kept: usize = all.iter().map(|process| process.kept_bytes()).sum();
+    assert!(kept <= 32 * 1024 * 1024, "{kept}");
+    let first = all.first().unwrap().text(None);
+    assert_eq!(first, "[8000000 bytes of output before this are not kept]\n", "and it is told");
 }
 
 #[test]

@@ -1,18 +1,21 @@
 //! One command of a living sandbox, as its watchers see it: what it said so far and how it ended.
 //!
 //! Whoever runs it pushes; any number of watchers read from any place, at their own pace. What is
-//! kept is bounded; a watcher that comes too late is told how much is gone by where it continues.
+//! kept is bounded; a watcher that comes too late is told that something is gone.
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::watch;
 use warrant_protocol::{Outcome, RunId, Timestamp};
 
-/// Bytes of output that are kept of one command; the oldest go first.
-const MOST_KEPT_BYTES: usize = 8 * 1024 * 1024;
+/// Bytes of output that are kept of one command; the oldest go first. A little more than what
+/// policy lets a command say where it names no other limit, so that nothing is lost there.
+const MOST_KEPT_BYTES: usize = 17 * 1024 * 1024;
 
 /// What is known of a command from its start.
 #[derive(Debug, Clone)]
@@ -49,6 +52,9 @@ pub trait Grip: Send + Sync {
     /// # Errors
     /// The system's error when it has none.
     fn resize(&self, columns: u16, rows: u16) -> io::Result<()>;
+
+    /// Returns the columns and rows of its terminal, if it has one.
+    fn size(&self) -> Option<(u16, u16)>;
 
     /// Ends its whole tree.
     fn kill(&self);
@@ -117,6 +123,8 @@ impl End {
 pub enum Next {
     /// More output.
     Chunk(Chunk),
+    /// Output that was said is not kept any more; what follows comes after it.
+    Missed,
     /// The end; nothing follows.
     Ended(End),
 }
@@ -127,6 +135,25 @@ pub struct Process {
     grip: Box<dyn Grip>,
     board: Mutex<Board>,
     changed: watch::Sender<u64>,
+    attending: AtomicUsize,
+}
+
+/// A command that someone attends to: its output is not forgotten meanwhile.
+#[derive(Debug)]
+pub struct Attended(Arc<Process>);
+
+impl Deref for Attended {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.0
+    }
+}
+
+impl Drop for Attended {
+    fn drop(&mut self) {
+        self.0.attending.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 #[derive(Default)]
@@ -135,7 +162,36 @@ struct Board {
     /// How many chunks are gone.
     gone: u64,
     bytes: usize,
+    lost: Lost,
     end: Option<End>,
+}
+
+/// Bytes of output that are gone.
+#[derive(Debug, Default, Clone, Copy)]
+struct Lost {
+    stdout: usize,
+    stderr: usize,
+    terminal: usize,
+}
+
+impl Lost {
+    const fn add(&mut self, chunk: &Chunk) {
+        let bytes = chunk.bytes.len();
+        match chunk.stream {
+            ChunkStream::Stdout => self.stdout += bytes,
+            ChunkStream::Stderr => self.stderr += bytes,
+            ChunkStream::Terminal => self.terminal += bytes,
+        }
+    }
+
+    const fn of(self, stream: Option<ChunkStream>) -> usize {
+        match stream {
+            Some(ChunkStream::Stdout) => self.stdout,
+            Some(ChunkStream::Stderr) => self.stderr,
+            Some(ChunkStream::Terminal) => self.terminal,
+            None => self.stdout + self.stderr + self.terminal,
+        }
+    }
 }
 
 impl Process {
@@ -143,7 +199,14 @@ impl Process {
     #[must_use]
     pub fn new(facts: ProcessFacts, grip: Box<dyn Grip>) -> Self {
         let (changed, _) = watch::channel(0);
-        Self { facts, grip, board: Mutex::default(), changed }
+        Self { facts, grip, board: Mutex::default(), changed, attending: AtomicUsize::new(0) }
+    }
+
+    /// Returns the command to someone who reads what it says.
+    #[must_use]
+    pub fn attend(self: &Arc<Self>) -> Attended {
+        self.attending.fetch_add(1, Ordering::AcqRel);
+        Attended(Arc::clone(self))
     }
 
     /// Returns what is known from its start.
@@ -166,6 +229,7 @@ impl Process {
         while board.bytes > MOST_KEPT_BYTES && board.chunks.len() > 1 {
             let Some(oldest) = board.chunks.pop_front() else { break };
             board.bytes -= oldest.bytes.len();
+            board.lost.add(&oldest);
             board.gone += 1;
         }
         drop(board);
@@ -180,12 +244,24 @@ impl Process {
         self.changed.send_modify(|version| *version += 1);
     }
 
-    /// Forgets the output of a command that ended long ago.
+    /// Forgets the output of a command that ended and to which nobody attends.
     pub fn forget_output(&self) {
+        if self.attending.load(Ordering::Acquire) > 0 {
+            return;
+        }
         let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
-        board.gone += board.chunks.len() as u64;
-        board.chunks.clear();
+        while let Some(chunk) = board.chunks.pop_front() {
+            board.lost.add(&chunk);
+            board.gone += 1;
+        }
+        board.chunks.shrink_to_fit();
         board.bytes = 0;
+    }
+
+    /// Returns how much of its output is kept.
+    #[must_use]
+    pub fn kept_bytes(&self) -> usize {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner).bytes
     }
 
     /// Returns how it ended, if it has.
@@ -225,14 +301,22 @@ impl Process {
         }
     }
 
-    /// Returns the text of what is kept of its output, of one stream or of all as they came.
+    /// Returns the text of what is kept of its output, of one stream or of all as they came. It
+    /// begins with a line that says so when something before it is gone.
     #[must_use]
     pub fn text(&self, stream: Option<ChunkStream>) -> String {
-        let (chunks, _) = self.output_from(0);
+        let board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = board.lost.of(stream);
+        let chunks = board.chunks.clone();
+        drop(board);
         let wanted = |chunk: &&Chunk| stream.is_none_or(|stream| chunk.stream == stream);
         let bytes: Vec<u8> =
             chunks.iter().filter(wanted).flat_map(|chunk| chunk.bytes.iter().copied()).collect();
-        String::from_utf8_lossy(&bytes).into_owned()
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        match lost {
+            0 => text,
+            _ => format!("{}{text}", gone(lost)),
+        }
     }
 
     /// Waits for the end.
@@ -240,7 +324,7 @@ impl Process {
         let mut cursor = self.now();
         loop {
             match self.next(&mut cursor).await {
-                Next::Chunk(_) => {}
+                Next::Chunk(_) | Next::Missed => {}
                 Next::Ended(end) => return end,
             }
         }
@@ -248,7 +332,10 @@ impl Process {
 
     fn at(&self, cursor: &mut u64) -> Option<Next> {
         let board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
-        *cursor = (*cursor).max(board.gone);
+        if *cursor < board.gone {
+            *cursor = board.gone;
+            return Some(Next::Missed);
+        }
         let place = usize::try_from(*cursor - board.gone).unwrap_or(usize::MAX);
         if let Some(chunk) = board.chunks.get(place) {
             *cursor += 1;
@@ -258,8 +345,77 @@ impl Process {
     }
 }
 
+/// Returns the line that stands for output that is gone.
+fn gone(bytes: usize) -> String {
+    format!("[{bytes} bytes of output before this are not kept]\n")
+}
+
+/// What a watcher is told who missed output.
+pub(crate) const MISSED: &str = "[output before this was not read in time and is not kept]";
+
 impl std::fmt::Debug for Process {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Process").field("facts", &self.facts).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct NoGrip;
+
+    impl Grip for NoGrip {
+        fn write(&self, _: &[u8]) -> io::Result<()> {
+            Ok(())
+        }
+        fn close_input(&self) {}
+        fn resize(&self, _: u16, _: u16) -> io::Result<()> {
+            Ok(())
+        }
+        fn size(&self) -> Option<(u16, u16)> {
+            None
+        }
+        fn kill(&self) {}
+    }
+
+    fn process() -> Arc<Process> {
+        let facts = ProcessFacts {
+            pid: 1,
+            run: "run_00000000-0000-4000-8000-000000000001".parse().unwrap(),
+            argv: Vec::new(),
+            cwd: None,
+            tag: None,
+            has_terminal: false,
+            started_at: Timestamp::from_unix_ms(0).unwrap(),
+        };
+        Arc::new(Process::new(facts, Box::new(NoGrip)))
+    }
+
+    #[test]
+    fn who_missed_output_is_told() {
+        let process = process();
+        let mebibyte = vec![b'a'; 1024 * 1024];
+        for _ in 0..20 {
+            process.push(ChunkStream::Stdout, &mebibyte);
+        }
+        let mut cursor = 0;
+        assert!(matches!(process.at(&mut cursor), Some(Next::Missed)));
+        assert!(matches!(process.at(&mut cursor), Some(Next::Chunk(_))));
+        let lost = 3 * 1024 * 1024;
+        assert!(process.text(None).starts_with(&format!("[{lost} bytes of output before this")));
+        assert_eq!(process.text(Some(ChunkStream::Stderr)), "");
+    }
+
+    #[test]
+    fn output_to_which_someone_attends_is_not_forgotten() {
+        let process = process();
+        process.push(ChunkStream::Stdout, b"said");
+        let attended = process.attend();
+        process.forget_output();
+        assert_eq!(attended.text(None), "said");
+        drop(attended);
+        process.forget_output();
+        assert_eq!(process.text(None), "[4 bytes of output before this are not kept]\n");
     }
 }
