@@ -108,6 +108,29 @@ assert.equal((await execute(id, 'sudo true')).status, 200)
 assert.equal((await execute(id, 'sudo true')).status, 403)
 assert.equal((await decide(id, ['sudo', 'true'])).header('x-helm-status'), 'DENIED', 'it is asked about again')
 
+// A decision is no permission for what variables would have run, and the grant is used up.
+assert.equal((await decide(id, ['ls'])).header('x-helm-status'), 'APPROVED')
+const smuggled = await execute(id, 'ls', { env: { 'BASH_FUNC_ls%%': '() { touch smuggled; }' } })
+assert.deepEqual([smuggled.status, smuggled.json.error.reason_code], [400, 'DENY_SCHEMA_MISMATCH'])
+assert.equal((await execute(id, 'ls')).status, 403)
+assert.equal((await call('GET', `/sandbox/${id}/filesystem?path=smuggled`)).status, 404)
+
+// A client that goes away while its command runs takes no record with it.
+await decide(id, ['sleep', '1'])
+const gone = new AbortController()
+const left = fetch(`${base}/sandbox/${id}/process/execute`, {
+  method: 'POST', signal: gone.signal, headers: { Authorization: `Bearer ${key}`, 'Content-Type': 'application/json' },
+  body: JSON.stringify({ command: 'sleep 1' }),
+}).catch((error) => error.name)
+await new Promise((resolve) => setTimeout(resolve, 300))
+gone.abort()
+assert.equal(await left, 'AbortError')
+const sleeper = 'sha256:' + createHash('sha256').update('sleep 1').digest('hex')
+const isKept = async () => (await call('GET', `/api/v1/proofgraph/sessions/${id}/receipts`)).json
+  .some((each) => each.effect_id === sleeper && each.decision_id !== each.receipt_id)
+for (let i = 0; i < 100 && !(await isKept()); i++) await new Promise((resolve) => setTimeout(resolve, 100))
+assert.ok(await isKept(), 'the execution is recorded')
+
 // Sessions and receipts: one chain, real signatures, nobody else's.
 const sessions = (await call('GET', '/api/v1/proofgraph/sessions?limit=50&offset=0')).json
 assert.deepEqual(new Set(sessions.map((each) => each.session_id)), new Set([id, second]))
@@ -163,6 +186,9 @@ assert.equal((await call('POST', '/api/v1/evidence/export', { format: 'zip' })).
 const health = await fetch(`${base}/healthz`)
 assert.deepEqual(Object.keys(await health.json()).sort(), ['status', 'version'])
 assert.deepEqual(Object.keys((await (await fetch(`${base}/version`, { headers: { 'Content-Type': 'application/json' } })).json())).sort(), ['build_time', 'commit', 'go_version', 'version'])
+for (const wrong of [await call('GET', '/v1/chat/completions'), await call('PATCH', `/sandbox/${id}`, {})]) {
+  assert.deepEqual([wrong.status, wrong.json.error.type], [405, 'invalid_request'])
+}
 const lost = await call('GET', '/api/v1/nothing')
 assert.deepEqual([lost.status, lost.json.error.type], [404, 'not_found'])
 assert.equal((await call('GET', '/api/v1/proofgraph/sessions', undefined, 'nobody')).json.error.type, 'authentication_error')

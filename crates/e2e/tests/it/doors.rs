@@ -191,6 +191,11 @@ fn the_opensandbox_sdk_for_python_works_by_environment_alone() {
 }
 
 #[test]
+fn the_helm_sdk_for_python_works_by_environment_alone() {
+    check(&House::open(), PYTHON, &["helm_door.py"]);
+}
+
+#[test]
 fn a_helm_decision_counts_once_for_its_command_and_sandbox() {
     let house = House::open();
     let key = SigningKey::from_seed(&[7; 32]);

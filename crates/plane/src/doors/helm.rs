@@ -21,6 +21,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{FromRef, Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::{any, delete, get, post};
 use serde_json::{Map, Value, json};
@@ -77,7 +78,13 @@ pub fn router(hall: Hall) -> Router {
         .route("/sandbox/{id}/process/execute", post(execute))
         .route("/sandbox/{id}/filesystem", get(read_file).put(write_file))
         .fallback(any(unserved))
+        .layer(map_response(|response| reply::in_words(response, in_words)))
         .with_state(desk)
+}
+
+/// Says what was refused before it reached a call.
+fn in_words(status: StatusCode, message: &str) -> Response {
+    fault(status, "invalid_request", ("DENY_SCHEMA_MISMATCH", message))
 }
 
 impl FromRef<Desk> for Hall {
@@ -433,11 +440,25 @@ async fn execute(
         return refuse(&desk, (guest, sandbox), (command, start)).await;
     };
     start.approved = grant.is_approved.then(|| grant.decision.clone());
+    // SECURITY: a client that goes away meanwhile takes no record with it.
+    let work = redeemed(desk, (guest, sandbox), (command, start, grant));
+    let done = tokio::spawn(work).await;
+    done.unwrap_or_else(|_| error(&WorkshopError::Failed))
+}
+
+/// Executes what a grant allows and records it.
+async fn redeemed(
+    desk: Desk,
+    (guest, sandbox): (ActorRef, Sandbox),
+    (command, start, grant): (String, Start, Grant),
+) -> Response {
     let (session, holder) = (sandbox.id.clone(), guest.clone());
     let started = desk.hall.ask(move |workshop| workshop.start(&guest, &sandbox.id, start)).await;
     let process = match started {
-        Ok(process) => process,
-        Err(refusal) => return error(&refusal),
+        Ok(process) => process.attend(),
+        Err(refusal) => {
+            return unstarted(&desk, (session, holder), (command, grant, refusal)).await;
+        }
     };
     let end = process.wait().await;
     let run = process.facts().run.clone();
@@ -473,6 +494,34 @@ async fn execute(
     reply::with_receipt(response, Some(&run))
 }
 
+/// Tells why an execution that was allowed did not start, and records it when it was judged.
+async fn unstarted(
+    desk: &Desk,
+    (session, holder): (String, ActorRef),
+    (command, grant, refusal): (String, Grant, WorkshopError),
+) -> Response {
+    if let Some(run) = refusal.run().cloned() {
+        let verdict = match refusal {
+            WorkshopError::Waiting { .. } => Verdict::Waiting,
+            _ => Verdict::Denied,
+        };
+        let entry = Entry {
+            verdict,
+            reason: reason(verdict),
+            decision: Some(grant.decision),
+            command: Some(Digest::of(command.as_bytes())),
+            ..Entry::allowed(Kind::Refusal, run)
+        };
+        let kept = desk
+            .hall
+            .ask(move |workshop| records::keep(workshop.plane(), (&session, &holder), entry));
+        if let Err(failure) = kept.await {
+            return error(&failure);
+        }
+    }
+    error(&refusal)
+}
+
 /// Refuses an execution that no decision allows, and records it.
 async fn refuse(
     desk: &Desk,
@@ -505,7 +554,7 @@ fn wish(body: &Map<String, Value>) -> Result<(String, Start), String> {
     let command = command.ok_or("command is missing")?;
     let timeout_ms = number(body, "timeout")?.filter(|seconds| *seconds > 0.0);
     let timeout_ms = timeout_ms.map(|seconds| {
-        let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
     });
     let start = Start {

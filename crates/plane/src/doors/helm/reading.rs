@@ -6,11 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Multipart, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, FromRequest as _, Multipart, Path, Query, Request, State};
 use axum::http::StatusCode;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::response::Response;
 use axum::routing::{get, post};
 use base64::Engine as _;
@@ -29,6 +31,8 @@ use crate::{Approved, EmbeddedPlane, random};
 
 /// The largest pack that is read.
 const MOST_PACK_BYTES: usize = 16 * 1024 * 1024;
+/// How long a pack may take to arrive, since others wait meanwhile.
+const READ_TIME: Duration = Duration::from_secs(30);
 /// Receipts in one answer.
 const MOST_RECEIPTS: u32 = 1_000;
 /// Sessions in one answer.
@@ -210,29 +214,60 @@ async fn export(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> R
 
 type Check = fn(&EmbeddedPlane, &Files) -> Result<evidence::Findings, String>;
 
-async fn verify(State(desk): State<Desk>, form: Multipart) -> Response {
-    checked(&desk, form, evidence::check).await
+async fn verify(State(desk): State<Desk>, request: Request) -> Response {
+    checked(&desk, request, evidence::check).await
 }
 
-async fn replay(State(desk): State<Desk>, form: Multipart) -> Response {
-    checked(&desk, form, evidence::replay).await
+async fn replay(State(desk): State<Desk>, request: Request) -> Response {
+    checked(&desk, request, evidence::replay).await
 }
 
-async fn checked(desk: &Desk, mut form: Multipart, check: Check) -> Response {
+/// Returns the form that a request carries. The SDK's first versions send it and say that it is
+/// JSON; its boundary is then the first line.
+async fn form(request: Request) -> Result<Multipart, Response> {
+    let unread = || invalid("the body is no form, broken or too large");
+    let kind = reply::header(request.headers(), "content-type").unwrap_or_default();
+    if kind.starts_with("multipart/form-data") {
+        return Multipart::from_request(request, &()).await.map_err(|_| unread());
+    }
+    let (mut parts, body) = request.into_parts();
+    let whole = Request::from_parts(parts.clone(), body);
+    let body = Bytes::from_request(whole, &()).await.map_err(|_| unread())?;
+    let line = body.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let boundary = line.strip_prefix(b"--").and_then(|line| std::str::from_utf8(line).ok());
+    let boundary = boundary.filter(|boundary| (1..=70).contains(&boundary.len()));
+    let kind = boundary.map(|boundary| format!("multipart/form-data; boundary={boundary}"));
+    let kind = kind.and_then(|kind| HeaderValue::from_str(&kind).ok()).ok_or_else(unread)?;
+    parts.headers.insert(CONTENT_TYPE, kind);
+    let whole = Request::from_parts(parts, body.into());
+    Multipart::from_request(whole, &()).await.map_err(|_| unread())
+}
+
+/// Returns the pack that a form carries.
+async fn bundle(request: Request) -> Result<Bytes, Response> {
+    let mut form = form(request).await?;
+    loop {
+        match form.next_field().await {
+            Ok(Some(field)) if field.name() == Some("bundle") => {
+                let bytes = field.bytes().await;
+                return bytes.map_err(|_| invalid("bundle is broken or too large"));
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => return Err(invalid("bundle is missing")),
+            Err(_) => return Err(invalid("the body is no form, broken or too large")),
+        }
+    }
+}
+
+async fn checked(desk: &Desk, request: Request, check: Check) -> Response {
     // SECURITY: nobody has to say who they are, so they wait for one another.
     let Ok(_turn) = desk.exams.verifying.acquire().await else {
         return error(&WorkshopError::Failed);
     };
-    let bytes = loop {
-        match form.next_field().await {
-            Ok(Some(field)) if field.name() == Some("bundle") => match field.bytes().await {
-                Ok(bytes) => break bytes,
-                Err(_) => return invalid("bundle is broken or too large"),
-            },
-            Ok(Some(_)) => {}
-            Ok(None) => return invalid("bundle is missing"),
-            Err(_) => return invalid("the body is no form, broken or too large"),
-        }
+    let bytes = match tokio::time::timeout(READ_TIME, bundle(request)).await {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(response)) => return response,
+        Err(_) => return invalid("the pack took too long to arrive"),
     };
     let found = desk.hall.ask(move |workshop| {
         let files = unpack(&bytes).map_err(|error| WorkshopError::Invalid(error.to_string()))?;
