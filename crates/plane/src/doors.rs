@@ -39,19 +39,24 @@ pub mod daytona;
 pub mod e2b;
 pub mod helm;
 pub mod opensandbox;
+mod page;
 pub mod process;
 mod reply;
 pub mod workshop;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, Uri};
-use axum::middleware::map_request;
+use axum::middleware::{self, from_fn, map_request};
+use axum::response::Response;
+use futures_util::{StreamExt as _, stream};
 
-pub use process::{Chunk, ChunkStream, End, Grip, Next, Process, ProcessFacts};
+pub use process::{Attended, Chunk, ChunkStream, End, Grip, Next, Process, ProcessFacts};
 pub use workshop::{
     Decided, DoorName, EndsCommands, Entry, EntryKind, FileAnswer, FileCall, FileFault, Life,
     Reach, Sandbox, ShellSession, Start, Terminal, Verdict, Wanted, Workshop, WorkshopError,
@@ -61,6 +66,10 @@ use warrant_protocol::request::ActorRef;
 
 /// The largest body a door reads; files travel whole.
 pub const MAX_BODY_BYTES: usize = 65 * 1024 * 1024;
+
+/// How much of a body that nobody wanted is read, and for how long.
+const MOST_READ_OUT: usize = 4 * MAX_BODY_BYTES;
+const READ_OUT_TIME: Duration = Duration::from_secs(10);
 
 /// Tells who holds a token of the doors.
 pub trait Keeper: Send + Sync {
@@ -118,9 +127,36 @@ pub fn in_front_of(rest: Router, hall: &Hall) -> Router {
         ("/~opensandbox", opensandbox::router(hall.clone())),
     ];
     let served = doors.into_iter().fold(rest, |rest, (prefix, door)| {
-        rest.nest(prefix, door.layer(DefaultBodyLimit::max(MAX_BODY_BYTES)))
+        let door = door.layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).layer(from_fn(read_out));
+        rest.nest(prefix, door)
     });
     Router::new().fallback_service(served).layer(map_request(to_its_door))
+}
+
+/// Reads what is left of a request's body before it is answered: a client that still sends when
+/// the connection closes sees a broken connection, not why it was refused.
+async fn read_out(request: Request, next: middleware::Next) -> Response {
+    let (parts, body) = request.into_parts();
+    if body.is_end_stream() {
+        return next.run(Request::from_parts(parts, body)).await;
+    }
+    let body = Arc::new(tokio::sync::Mutex::new(body.into_data_stream()));
+    let lent = stream::unfold(Arc::clone(&body), |body| async move {
+        let piece = body.lock().await.next().await;
+        piece.map(|piece| (piece, body))
+    });
+    let response = next.run(Request::from_parts(parts, Body::from_stream(lent))).await;
+    let rest = async {
+        let (mut body, mut left) = (body.lock().await, MOST_READ_OUT);
+        while let Some(Ok(piece)) = body.next().await {
+            left = left.saturating_sub(piece.len());
+            if left == 0 {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(READ_OUT_TIME, rest).await;
+    response
 }
 
 /// Rewrites the path of a request that belongs to a door, so that it is routed there.
@@ -155,16 +191,19 @@ fn door_of(headers: &HeaderMap, path: &str) -> Option<&'static str> {
         return Some("/~daytona");
     }
     let has_key = headers.contains_key("open-sandbox-api-key");
-    // Two protocols ask for the version without a token; HELM's client says that it sends JSON.
-    let is_helms = !has_key && headers.contains_key("content-type");
+    // Two protocols ask for the version; HELM's client has a token or says that it sends JSON.
+    let has_token = headers.contains_key("authorization");
+    let is_helms = !has_key && (has_token || headers.contains_key("content-type"));
     if path == "/healthz" || path == "/version" && is_helms {
         return Some("/~helm");
     }
     let is_open = path == "/version" || path == "/v1/metrics/events";
-    if below("/v1/sandboxes") || is_open || has_key && path == "/health" {
+    if below("/v1/sandboxes") || is_open || has_key && (below("/v1") || path == "/health") {
         return Some("/~opensandbox");
     }
-    None
+    // What else an SDK asks for is refused in its own words.
+    let is_ours = below("/v1") || below("/mcp");
+    (headers.contains_key("x-api-key") && !is_ours).then_some("/~e2b")
 }
 
 impl Hall {

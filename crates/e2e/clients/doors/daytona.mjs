@@ -36,6 +36,12 @@ assert.deepEqual(listed.map((file) => [file.name, file.isDir]), [['b.txt', false
 assert.equal((await sandbox.fs.getFileDetails('new/b.txt')).size, 10)
 assert.deepEqual((await sandbox.fs.searchFiles('/home/daytona', '*.txt')).files, ['/home/daytona/new/b.txt'])
 await sandbox.fs.setFilePermissions('new/b.txt', { mode: '600' })
+const matches = await sandbox.fs.findFiles('/home/daytona', 'stmo')
+assert.deepEqual(matches, [{ file: '/home/daytona/new/b.txt', line: 1, content: 'firstmore' }])
+assert.deepEqual(await sandbox.fs.findFiles('new', 'nowhere'), [])
+const replaced = await sandbox.fs.replaceInFiles(['new/b.txt', 'none'], 'first', 'second')
+assert.deepEqual(replaced.map((each) => each.success), [true, false])
+assert.equal(String(await sandbox.fs.downloadFile('new/b.txt')), 'secondmore\n')
 await sandbox.fs.deleteFile('new/b.txt')
 await rejects(sandbox.fs.getFileDetails('new/b.txt'), /./)
 
@@ -64,14 +70,21 @@ assert.equal((await sandbox.process.executeCommand('pwd; echo "$KEPT"')).result,
 await sandbox.process.deleteSession('work')
 await rejects(sandbox.process.getSession('work'), /not found/)
 
-// A terminal.
-if (!isOld) {
-  let screen = ''
-  const pty = await sandbox.process.createPty({ id: 'tty', cols: 100, rows: 30, onData: (data) => { screen += new TextDecoder().decode(data) } })
-  await pty.sendInput('stty size; exit 5\n')
-  assert.equal((await pty.wait()).exitCode, 5)
-  assert.match(screen, /30 100/)
-}
+// A terminal: listed, described, and what is typed after a change of its size sees it.
+let screen = ''
+const pty = await sandbox.process.createPty({ id: 'tty', cols: 100, rows: 30, onData: (data) => { screen += new TextDecoder().decode(data) } })
+await pty.waitForConnection()
+assert.deepEqual((await sandbox.process.listPtySessions()).map((each) => [each.id, each.cols, each.rows, each.active]), [['tty', 100, 30, true]])
+await pty.sendInput('stty size\n')
+while (!/30 100/.test(screen)) await new Promise((resolve) => setTimeout(resolve, 20))
+await sandbox.process.resizePtySession('tty', 120, 40)
+await pty.sendInput('stty size; exit 5\n')
+assert.equal((await pty.wait()).exitCode, 5)
+assert.match(screen, /40 120/)
+await rejects(sandbox.process.getPtySessionInfo('tty'), /no such terminal/)
+
+// Much output arrives whole.
+assert.equal((await sandbox.process.executeCommand('head -c 12000000 /dev/zero | tr "\\0" a')).result.length, 12_000_000)
 
 // Refusals are refusals.
 await rejects(sandbox.process.executeCommand('touch /tmp/denied-ran; sudo id'), /DENY_APPROVAL_REQUIRED/)

@@ -100,6 +100,29 @@ assert.equal(await sandbox.files.exists('/tmp/denied-ran'), false)
 await rejects(sandbox.commands.run("echo c3VkbyBpZA== | base64 -d | sh"), /DENY_/)
 await rejects(sandbox.commands.run('id', { user: 'root' }), /no other/)
 
+// Variables that shells or the loader would run are no way around the judge.
+for (const name of ['BASH_FUNC_ls%%', 'BASH_ENV', 'LD_PRELOAD', 'PS4']) {
+  await rejects(sandbox.commands.run('ls', { envs: { [name]: '() { touch /tmp/smuggled; }' } }), /nobody judged/)
+  await rejects(Sandbox.create({ envs: { [name]: 'x' } }), /nobody judged/)
+}
+assert.equal(await sandbox.files.exists('/tmp/smuggled'), false)
+
+// A directory that is asked for is the one.
+assert.equal((await sandbox.commands.run('pwd', { cwd: '/' })).stdout, '/\n')
+
+// Much output arrives whole.
+assert.equal((await sandbox.commands.run('head -c 12000000 /dev/zero | tr "\\0" a')).stdout.length, 12_000_000)
+
+// A refusal that comes while a file is still being sent is told, and so is that of a stream.
+await rejects(sandbox.files.write('/home/user/big', 'x'.repeat(3_000_000), { user: 'root' }), /no other/)
+await rejects(sandbox.files.watchDir('/home/user', () => {}), /not served/)
+if (!isOld) {
+  await sandbox.files.write('packed', 'packed text', { gzip: true })
+  assert.equal(await sandbox.files.read('packed'), 'packed text')
+  await rejects(sandbox.files.write('marked', 'x', { metadata: { a: 'b' } }), /metadata/)
+  await rejects(Sandbox.listSnapshots().nextItems(), /not served/)
+}
+
 // Settings that cannot be enforced are refused.
 await rejects(Sandbox.create('desktop', {}), /not found/)
 await rejects(Sandbox.create({ timeoutMs: 30 * 3600_000 }), /at most/)
@@ -115,6 +138,19 @@ assert.ok(later.endAt > info.endAt)
 const page = await Sandbox.list({ query: { metadata: { suite: 'doors' } } }).nextItems()
 assert.deepEqual(page.map((each) => each.sandboxId), [sandbox.sandboxId])
 assert.deepEqual(await Sandbox.list({ query: { metadata: { suite: 'other' } } }).nextItems(), [])
+const odd = { 'a b': '1 & 2 = 3 % ü +' }
+const [one, two] = [await Sandbox.create({ metadata: odd }), await Sandbox.create()]
+const found = await Sandbox.list({ query: { metadata: odd } }).nextItems()
+assert.deepEqual(found.map((each) => each.sandboxId), [one.sandboxId])
+const pages = Sandbox.list({ limit: 1 })
+const seenIds = []
+while (pages.hasNext) {
+  const items = await pages.nextItems()
+  assert.equal(items.length, 1)
+  seenIds.push(items[0].sandboxId)
+}
+assert.deepEqual(seenIds, [two.sandboxId, one.sandboxId, sandbox.sandboxId], 'pages, the newest first')
+for (const each of [one, two]) await each.kill()
 assert.equal(await sandbox.isRunning(), true)
 const again = await Sandbox.connect(sandbox.sandboxId)
 assert.equal((await again.commands.run('cat dir/a.txt')).stdout, 'firstmore\n')
@@ -131,3 +167,4 @@ assert.equal((await sandbox.kill()) ?? true, true)
 assert.equal((await sandbox.kill()) ?? false, false)
 assert.equal(await sandbox.isRunning(), false)
 console.log(`ok ${sandbox.sandboxId}`)
+process.exit(0)

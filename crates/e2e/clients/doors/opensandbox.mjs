@@ -1,6 +1,6 @@
 // Drives the OpenSandbox door with the official SDK, unmodified.
 import assert from 'node:assert/strict'
-import { Sandbox } from '@alibaba-group/opensandbox'
+import { Sandbox, SandboxManager } from '@alibaba-group/opensandbox'
 
 const rejects = async (promise, pattern) => {
   const error = await promise.then(() => null, (error) => error)
@@ -67,6 +67,11 @@ await sandbox.files.moveFiles([{ src: '/workspace/dir/a.txt', dest: '/workspace/
 assert.deepEqual((await sandbox.files.search({ path: '/workspace', pattern: '*.txt' })).map((file) => file.path), ['/workspace/dir/b.txt'])
 await sandbox.files.replaceContents([{ path: '/workspace/dir/b.txt', oldContent: 'first', newContent: 'second' }])
 assert.equal(await sandbox.files.readFile('/workspace/dir/b.txt'), 'secondmore\n')
+assert.equal(await sandbox.files.readFile('/workspace/dir/b.txt', { range: 'bytes=0-5' }), 'second')
+assert.equal(await sandbox.files.readFile('/workspace/dir/b.txt', { range: 'bytes=-5' }), 'more\n')
+await rejects(sandbox.files.readFile('/workspace/dir/b.txt', { range: 'bytes=99-' }), /416|INVALID_RANGE/)
+await sandbox.files.writeFiles([{ path: '/workspace/dir/lines', data: 'one\ntwo\nthree\n' }])
+assert.equal(await sandbox.files.readFile('/workspace/dir/lines', { offset: 2, limit: 1 }), 'two\n')
 await sandbox.files.deleteFiles(['/workspace/dir/b.txt'])
 await rejects(sandbox.files.readFile('/workspace/dir/b.txt'), /does not exist|FILE_NOT_FOUND/)
 await sandbox.files.deleteDirectories(['/workspace/dir'])
@@ -85,6 +90,13 @@ await sandbox.renew(600)
 assert.ok((await sandbox.getInfo()).expiresAt > described.expiresAt)
 const policy = await sandbox.getEgressPolicy()
 assert.equal(policy.defaultAction, 'deny')
+await rejects(sandbox.patchEgressRules([{ action: 'allow', target: 'example.org' }]), /DENY_POLICY_VIOLATION/)
+await sandbox.deleteEgressRules(['example.org'])
+assert.deepEqual((await sandbox.getEgressPolicy()).egress, [])
+const manager = SandboxManager.create()
+await rejects(manager.listSnapshots(), /not served/)
+const page = await manager.listSandboxInfos({ metadata: { suite: 'doors' }, page: 1, pageSize: 1 })
+assert.deepEqual([page.items.length, page.pagination.totalItems], [1, 1])
 await sandbox.kill()
 await rejects(sandbox.getInfo(), /SANDBOX_NOT_FOUND|no such/)
 console.log(`ok ${sandbox.id}`)

@@ -4,6 +4,7 @@
 //! commands; each command is a run of its own, so files carry over between them and the state of a
 //! shell does not.
 
+mod contents;
 mod control;
 mod files;
 mod process;
@@ -15,8 +16,9 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::extract::FromRef;
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::map_response;
 use axum::response::Response;
-use axum::routing::{any, delete, get, post, put};
+use axum::routing::{any, get, post, put};
 use serde_json::json;
 use warrant_protocol::request::ActorRef;
 
@@ -66,6 +68,7 @@ pub fn router(hall: Hall) -> Router {
         .nest("/toolbox/{id}", toolbox())
         .nest("/api/toolbox/{id}/toolbox", toolbox())
         .fallback(any(unserved))
+        .layer(map_response(|response| reply::in_words(response, in_words)))
         .with_state(desk)
 }
 
@@ -81,10 +84,11 @@ fn toolbox() -> Router<Desk> {
         .route(command, get(process::describe_command))
         .route(&format!("{command}/logs"), get(process::logs))
         .route(&format!("{command}/input"), post(process::send_input))
-        .route("/process/pty/create-connect", get(pty::create))
+        .route("/process/pty", get(pty::list).post(pty::create))
+        .route("/process/pty/create-connect", get(pty::create_and_connect))
         .route("/process/pty/{name}/connect", get(pty::connect))
         .route("/process/pty/{name}/resize", post(pty::resize))
-        .route("/process/pty/{name}", delete(pty::kill))
+        .route("/process/pty/{name}", get(pty::describe).delete(pty::kill))
         .route("/files", get(files::list).delete(files::remove))
         .route("/files/", get(files::list).delete(files::remove))
         .route("/files/info", get(files::describe))
@@ -95,6 +99,8 @@ fn toolbox() -> Router<Desk> {
         .route("/files/folder", post(files::make_directory))
         .route("/files/move", post(files::rename))
         .route("/files/search", get(files::search))
+        .route("/files/find", get(contents::find))
+        .route("/files/replace", post(contents::replace))
         .route("/files/permissions", post(files::set_permissions))
         .route("/user-home-dir", get(control::home_directory))
         .route("/work-dir", get(control::home_directory))
@@ -174,6 +180,11 @@ pub(crate) fn fault(status: StatusCode, code: &str, message: &str) -> Response {
 /// Returns the answer that a value or setting cannot be taken.
 pub(crate) fn invalid(message: &str) -> Response {
     fault(StatusCode::BAD_REQUEST, "BAD_REQUEST", message)
+}
+
+/// Says what was refused before it reached a call.
+fn in_words(status: StatusCode, message: &str) -> Response {
+    fault(status, "BAD_REQUEST", message)
 }
 
 async fn unserved() -> Response {

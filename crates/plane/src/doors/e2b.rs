@@ -9,9 +9,10 @@ mod control;
 mod files;
 
 use axum::Router;
-use axum::extract::FromRequestParts;
-use axum::http::StatusCode;
+use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{Next, from_fn, map_response};
 use axum::response::Response;
 use axum::routing::{any, delete, get, post, put};
 use serde_json::json;
@@ -43,7 +44,7 @@ pub fn router(hall: Hall) -> Router {
         .route("/sandboxes/{id}/metrics", get(control::metrics))
         .route("/sandboxes/{id}/{rest}", any(control::unserved))
         .fallback(control::unserved_any);
-    control.with_state(hall)
+    control.layer(map_response(|response| reply::in_words(response, api_fault))).with_state(hall)
 }
 
 /// Returns the routes of the data plane; the sandbox is named by a header.
@@ -64,7 +65,22 @@ pub fn data_router(hall: Hall) -> Router {
         .route("/filesystem.Filesystem/ListDir", post(files::list))
         .route("/filesystem.Filesystem/Remove", post(files::remove))
         .fallback(unserved_call);
-    data.with_state(hall)
+    data.layer(from_fn(in_words)).with_state(hall)
+}
+
+/// Says what was refused before it reached a call, in the words of that call.
+async fn in_words(request: Request, next: Next) -> Response {
+    let is_stream = commands::is_stream(request.headers());
+    let is_rpc = request.uri().path().contains(".");
+    let response = next.run(request).await;
+    let fault: fn(StatusCode, &str) -> Response = match (is_rpc, is_stream) {
+        (false, _) => api_fault,
+        (true, false) => |status, message| connect::error(&connect::Fault::of(status, message)),
+        (true, true) => {
+            |status, message| commands::stream_of_fault(&connect::Fault::of(status, message))
+        }
+    };
+    reply::in_words(response, fault).await
 }
 
 /// A sandbox that the caller of the data plane may use.
@@ -76,7 +92,7 @@ pub(crate) struct Visit {
 
 /// Returns whose sandbox a request of the data plane may use, or the answer that says it is not
 /// running. A wrong token and a wrong id look the same.
-fn visit(hall: &Hall, request: &axum::http::HeaderMap) -> Result<Visit, Response> {
+fn visit(hall: &Hall, request: &HeaderMap) -> Result<Visit, Response> {
     let id = reply::header(request, "e2b-sandbox-id").unwrap_or_default();
     let token = reply::header(request, "x-access-token").unwrap_or_default();
     match hall.workshop.owner(id, token) {
@@ -109,12 +125,16 @@ async fn health(visit: Visit) -> Response {
     }
 }
 
-async fn unserved_call() -> Response {
-    connect::error(&connect::Fault {
+async fn unserved_call(headers: HeaderMap) -> Response {
+    let fault = connect::Fault {
         code: "unimplemented",
         message: "this call is not served here".to_owned(),
         run: None,
-    })
+    };
+    match commands::is_stream(&headers) {
+        true => commands::stream_of_fault(&fault),
+        false => connect::error(&fault),
+    }
 }
 
 /// Returns the HTTP answer of the control API for a refusal.

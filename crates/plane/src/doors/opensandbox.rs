@@ -9,6 +9,7 @@
 mod commands;
 mod files;
 mod lifecycle;
+mod piece;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,8 +17,9 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::extract::FromRef;
 use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::map_response;
 use axum::response::Response;
-use axum::routing::{any, delete, get, patch, post};
+use axum::routing::{MethodRouter, any, delete, get, patch, post};
 use serde_json::json;
 use warrant_protocol::request::ActorRef;
 
@@ -66,10 +68,15 @@ pub fn router(hall: Hall) -> Router {
         .route(&format!("{sandbox}/resume"), post(lifecycle::resume))
         .route(&format!("{sandbox}/networkpolicy"), get(lifecycle::network_policy))
         .route(&format!("{sandbox}/metadata"), patch(lifecycle::set_metadata))
-        .route(&format!("{sandbox}/proxy/{EGRESS_PORT}/policy"), get(lifecycle::network_policy))
+        .route(&format!("{sandbox}/proxy/{EGRESS_PORT}/policy"), egress())
         .nest(&format!("{sandbox}/proxy/{EXECD_PORT}"), execd())
         .fallback(any(unserved))
+        .layer(map_response(|response| reply::in_words(response, in_words)))
         .with_state(desk)
+}
+
+fn egress() -> MethodRouter<Desk> {
+    get(lifecycle::network_policy).patch(lifecycle::add_rules).delete(lifecycle::remove_rules)
 }
 
 fn execd() -> Router<Desk> {
@@ -174,6 +181,11 @@ pub(crate) fn fault(status: StatusCode, code: &str, message: &str) -> Response {
 /// Returns the answer that a value or setting cannot be taken.
 pub(crate) fn invalid(message: &str) -> Response {
     fault(StatusCode::BAD_REQUEST, "INVALID_REQUEST", message)
+}
+
+/// Says what was refused before it reached a call.
+fn in_words(status: StatusCode, message: &str) -> Response {
+    fault(status, "INVALID_REQUEST", message)
 }
 
 async fn unserved() -> Response {

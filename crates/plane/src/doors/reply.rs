@@ -41,6 +41,28 @@ pub(crate) fn empty(status: StatusCode) -> Response {
     response
 }
 
+/// Says in a protocol's own words what was refused before it reached a call: a method that is not
+/// served, a body or query that cannot be read. Some clients take an error without a body for
+/// success.
+pub(crate) async fn in_words(
+    response: Response,
+    fault: fn(StatusCode, &str) -> Response,
+) -> Response {
+    const MOST_BYTES: usize = 4096;
+    let status = response.status();
+    let is_plain = header(response.headers(), "content-type")
+        .is_some_and(|kind| kind.starts_with("text/plain"));
+    let is_refusal = status.is_client_error() || status.is_server_error();
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        return fault(status, "this call is not served here");
+    }
+    if !is_plain || !is_refusal {
+        return response;
+    }
+    let body = axum::body::to_bytes(response.into_body(), MOST_BYTES).await.unwrap_or_default();
+    fault(status, &String::from_utf8_lossy(&body))
+}
+
 /// Names the run whose receipt speaks of this call.
 pub(crate) fn with_receipt(mut response: Response, run: Option<&RunId>) -> Response {
     if let Some(value) = run.and_then(|run| HeaderValue::from_str(run.as_str()).ok()) {

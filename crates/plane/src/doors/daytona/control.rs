@@ -10,10 +10,13 @@ use serde_json::{Map, Value, json};
 use warrant_protocol::request::ActorRef;
 
 use super::{DAEMON_VERSION, Guest, HOME, USER, Visit, error, invalid};
+use crate::doors::page::Page;
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
 use crate::doors::{DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
 
 const MINUTE_MS: u64 = 60_000;
+/// More sandboxes than this are not told at once.
+const MOST_LISTED: usize = 200;
 const GIB: u64 = 1024 * 1024 * 1024;
 /// After how many idle minutes Daytona stops a sandbox when nobody says.
 const DEFAULT_AUTO_STOP_MIN: u64 = 15;
@@ -55,50 +58,99 @@ pub(crate) async fn list(
     State(hall): State<Hall>,
     Guest(guest): Guest,
     headers: HeaderMap,
-    Query(query): Query<BTreeMap<String, String>>,
+    Query(query): Query<Vec<(String, String)>>,
 ) -> Response {
-    match rows(&hall, (&guest, &headers), &query) {
-        Ok(rows) => {
-            let count = rows.len();
-            let body = json!({ "items": rows, "nextCursor": null, "total": count });
-            reply::json(StatusCode::OK, &body)
-        }
-        Err(response) => response,
-    }
+    let (filter, all) = match listed(&hall, &guest, (&query, "cursor")) {
+        Ok(listed) => listed,
+        Err(message) => return invalid(&message),
+    };
+    let (rows, next) = Page { limit: filter.limit, after: filter.place }.of(&all);
+    let rows: Vec<Value> = rows.into_iter().map(|sandbox| described(&headers, sandbox)).collect();
+    let body = json!({ "items": rows, "nextCursor": next, "total": all.len() });
+    reply::json(StatusCode::OK, &body)
 }
 
 pub(crate) async fn paginated(
     State(hall): State<Hall>,
     Guest(guest): Guest,
     headers: HeaderMap,
-    Query(query): Query<BTreeMap<String, String>>,
+    Query(query): Query<Vec<(String, String)>>,
 ) -> Response {
-    match rows(&hall, (&guest, &headers), &query) {
-        Ok(rows) => {
-            let count = rows.len();
-            let body = json!({ "items": rows, "total": count, "page": 1, "totalPages": 1 });
-            reply::json(StatusCode::OK, &body)
+    let (filter, all) = match listed(&hall, &guest, (&query, "page")) {
+        Ok(listed) => listed,
+        Err(message) => return invalid(&message),
+    };
+    let Some(page) = filter.place.unwrap_or("1").parse().ok().filter(|page: &usize| *page > 0)
+    else {
+        return invalid("page must be a whole number of at least 1");
+    };
+    let rows = all.iter().skip((page - 1).saturating_mul(filter.limit)).take(filter.limit);
+    let rows: Vec<Value> = rows.map(|sandbox| described(&headers, sandbox)).collect();
+    let pages = all.len().div_ceil(filter.limit);
+    let body = json!({ "items": rows, "total": all.len(), "page": page, "totalPages": pages });
+    reply::json(StatusCode::OK, &body)
+}
+
+/// Which sandboxes a list is about, and from where on.
+struct Filter<'a> {
+    labels: BTreeMap<String, String>,
+    id: Option<&'a str>,
+    name: Option<&'a str>,
+    states: Vec<&'a str>,
+    limit: usize,
+    place: Option<&'a str>,
+}
+
+impl<'a> Filter<'a> {
+    /// A filter that is not known would be ignored, so it is refused.
+    fn read(query: &'a [(String, String)], place: &str) -> Result<Self, String> {
+        let (labels, states) = (BTreeMap::new(), Vec::new());
+        let (id, name, limit) = (None, None, MOST_LISTED);
+        let mut filter = Self { labels, id, name, states, limit, place: None };
+        for (key, value) in query.iter().filter(|(_, value)| !value.is_empty()) {
+            match key.as_str() {
+                "labels" => {
+                    filter.labels = serde_json::from_str(value)
+                        .map_err(|_| "labels must be a JSON object of strings".to_owned())?;
+                }
+                "id" => filter.id = Some(value),
+                "name" => filter.name = Some(value),
+                "states" => filter.states.extend(value.split(',')),
+                "limit" => {
+                    let limit = value.parse().ok();
+                    let limit = limit.filter(|limit| (1..=MOST_LISTED).contains(limit));
+                    filter.limit =
+                        limit.ok_or_else(|| format!("limit must be 1 to {MOST_LISTED}"))?;
+                }
+                // There are none of these that could be included.
+                "includeErroredDeleted" | "includeWarm" => {}
+                other if other == place => filter.place = Some(value),
+                other => return Err(format!("{other} is not served here")),
+            }
         }
-        Err(response) => response,
+        Ok(filter)
+    }
+
+    fn fits(&self, sandbox: &Sandbox) -> bool {
+        let own = &sandbox.wanted.labels;
+        self.labels.iter().all(|(name, value)| own.get(name) == Some(value))
+            && self.id.is_none_or(|id| id == sandbox.id)
+            && self.name.is_none_or(|name| name == name_of(sandbox))
+            && (self.states.is_empty() || self.states.contains(&state_of(sandbox)))
     }
 }
 
-fn rows(
+/// Returns what a query is about, the newest first.
+fn listed<'a>(
     hall: &Hall,
-    (guest, headers): (&ActorRef, &HeaderMap),
-    query: &BTreeMap<String, String>,
-) -> Result<Vec<Value>, Response> {
-    let labels: BTreeMap<String, String> = match query.get("labels") {
-        None => BTreeMap::new(),
-        Some(text) => serde_json::from_str(text)
-            .map_err(|_| invalid("labels must be a JSON object of strings"))?,
-    };
-    let fits = |sandbox: &&Sandbox| {
-        labels.iter().all(|(name, value)| sandbox.wanted.labels.get(name) == Some(value))
-            && query.get("name").is_none_or(|name| sandbox.wanted.name.as_ref() == Some(name))
-    };
-    let all = hall.workshop.list(guest, DoorName::Daytona);
-    Ok(all.iter().filter(fits).map(|sandbox| described(headers, sandbox)).collect())
+    guest: &ActorRef,
+    (query, place): (&'a [(String, String)], &str),
+) -> Result<(Filter<'a>, Vec<Sandbox>), String> {
+    let filter = Filter::read(query, place)?;
+    let mut all = hall.workshop.list(guest, DoorName::Daytona);
+    all.retain(|sandbox| filter.fits(sandbox));
+    all.reverse();
+    Ok((filter, all))
 }
 
 pub(crate) async fn describe(Visit((_, sandbox)): Visit, headers: HeaderMap) -> Response {
@@ -298,19 +350,27 @@ fn answer(headers: &HeaderMap, sandbox: &Sandbox) -> Response {
     reply::with_receipt(response, Some(&sandbox.run))
 }
 
-fn described(headers: &HeaderMap, sandbox: &Sandbox) -> Value {
-    let wanted = &sandbox.wanted;
-    let state = match sandbox.life {
+const fn state_of(sandbox: &Sandbox) -> &'static str {
+    match sandbox.life {
         Life::Running => "started",
         Life::Paused => "stopped",
-    };
+    }
+}
+
+fn name_of(sandbox: &Sandbox) -> &str {
+    sandbox.wanted.name.as_ref().unwrap_or(&sandbox.id)
+}
+
+fn described(headers: &HeaderMap, sandbox: &Sandbox) -> Value {
+    let wanted = &sandbox.wanted;
+    let state = state_of(sandbox);
     let gib = |bytes: Option<u64>| bytes.unwrap_or(0).div_ceil(GIB);
     let (addresses, names): (Vec<&str>, Vec<&str>) =
         sandbox.hosts.iter().map(String::as_str).partition(|host| is_address(host));
     json!({
         "id": sandbox.id,
         "organizationId": "warrant",
-        "name": wanted.name.as_ref().unwrap_or(&sandbox.id),
+        "name": name_of(sandbox),
         "snapshot": wanted.template,
         "user": USER,
         // Values of variables are never told again.

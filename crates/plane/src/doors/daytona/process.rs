@@ -1,6 +1,7 @@
 //! Daytona's toolbox, commands: execute, code, sessions with their logs.
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
@@ -11,9 +12,11 @@ use serde_json::{Map, Value, json};
 use warrant_protocol::request::ActorRef;
 
 use super::{Desk, Visit, error, fault, invalid};
-use crate::doors::reply::{self, boolean, list as texts_of, number, text, texts};
+use crate::doors::process::MISSED;
+use crate::doors::reply::{self, boolean, list as texts_of, number, text, texts, unknown_member};
 use crate::doors::{
-    Chunk, ChunkStream, End, Hall, Next, Process, Sandbox, ShellSession, Start, WorkshopError,
+    Attended, Chunk, ChunkStream, End, Hall, Next, Process, Sandbox, ShellSession, Start,
+    WorkshopError,
 };
 
 /// SDKs from this minor version on read logs as JSON.
@@ -45,7 +48,7 @@ pub(crate) async fn execute(
 ) -> Response {
     let wish = reply::object(&body).and_then(|body| {
         let known = ["command", "cwd", "envs", "env", "timeout"];
-        match reply::unknown_member(&body, &known) {
+        match unknown_member(&body, &known) {
             Some(name) => Err(format!("{name} is not served here")),
             None => {
                 let command = text(&body, "command")?.filter(|text| !text.is_empty());
@@ -66,6 +69,10 @@ pub(crate) async fn code_run(
     body: Bytes,
 ) -> Response {
     let wish = reply::object(&body).and_then(|body| {
+        let known = ["code", "language", "argv", "cwd", "envs", "env", "timeout"];
+        if let Some(name) = unknown_member(&body, &known) {
+            return Err(format!("{name} is not served here"));
+        }
         let code = text(&body, "code")?.ok_or_else(|| "code is missing".to_owned())?;
         let argv = texts_of(&body, "argv")?.unwrap_or_default();
         let interpreter = match text(&body, "language")?.as_deref() {
@@ -85,7 +92,7 @@ pub(crate) async fn code_run(
 /// Runs a command to its end and answers with both streams together.
 async fn run(hall: &Hall, (guest, sandbox): (ActorRef, Sandbox), wish: Start) -> Response {
     let process = match start(hall, (guest, sandbox), wish).await {
-        Ok(process) => process,
+        Ok(process) => process.attend(),
         Err(refusal) => return error(&refusal),
     };
     let end = process.wait().await;
@@ -118,7 +125,7 @@ fn wish(body: &Map<String, Value>, argv: Vec<String>) -> Result<Start, String> {
     env.extend(texts(body, "env")?);
     let timeout_ms = number(body, "timeout")?.filter(|seconds| *seconds > 0.0);
     let timeout_ms = timeout_ms.map(|seconds| {
-        let time = std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
     });
     let cwd = text(body, "cwd")?.filter(|cwd| !cwd.is_empty());
@@ -228,6 +235,11 @@ pub(crate) async fn session_execute(
     let Some(known) = desk.session(&key) else { return no_session() };
     let shell = Some(ShellSession { name: known.shell, cwd: None });
     let read = reply::object(&body).and_then(|body| {
+        // There is no echo of input that could be suppressed.
+        let known = ["command", "runAsync", "async", "suppressInputEcho"];
+        if let Some(name) = unknown_member(&body, &known) {
+            return Err(format!("{name} is not served here"));
+        }
         let command = text(&body, "command")?.filter(|text| !text.is_empty());
         let command = command.ok_or_else(|| "command is missing".to_owned())?;
         let is_async = boolean(&body, "runAsync")?.or(boolean(&body, "async")?).unwrap_or(false);
@@ -259,6 +271,7 @@ pub(crate) async fn session_execute(
             "exitCode": null, "receipt": run.as_str() });
         return reply::with_receipt(reply::json(StatusCode::ACCEPTED, &body), Some(&run));
     }
+    let process = process.attend();
     let end = process.wait().await;
     let Some(code) = end.exit_code() else { return refused(&process, end) };
     let mut body = logs_body(&process);
@@ -317,6 +330,7 @@ pub(crate) async fn logs(
     let process = command.process;
     let (mut parts, _) = request.into_parts();
     if let Ok(upgrade) = WebSocketUpgrade::from_request_parts(&mut parts, &()).await {
+        let process = process.attend();
         return upgrade.on_upgrade(move |socket| follow(socket, process));
     }
     let run = process.facts().run.clone();
@@ -330,12 +344,19 @@ pub(crate) async fn logs(
     reply::with_receipt(response, Some(&run))
 }
 
-async fn follow(mut socket: WebSocket, process: Arc<Process>) {
+async fn follow(mut socket: WebSocket, process: Attended) {
     let mut cursor = 0;
     loop {
         match process.next(&mut cursor).await {
             Next::Chunk(chunk) => {
                 if socket.send(Message::Binary(marked(&chunk).into())).await.is_err() {
+                    return;
+                }
+            }
+            Next::Missed => {
+                let said = format!("{MISSED}\n").into_bytes();
+                let missed = Chunk { stream: ChunkStream::Stderr, bytes: said.into() };
+                if socket.send(Message::Binary(marked(&missed).into())).await.is_err() {
                     return;
                 }
             }

@@ -10,20 +10,27 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::json;
+use serde_json::{Value, json};
+use warrant_protocol::request::ActorRef;
 
 use super::{Visit, error, fault, invalid};
-use crate::doors::reply::{self, whole};
-use crate::doors::{Hall, Next, Process, Start, Terminal};
+use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
+use crate::doors::{Hall, Next, Process, Sandbox, Start, Terminal};
 
+/// The size of a terminal when nobody says.
+const COLUMNS: u16 = 80;
+const ROWS: u16 = 24;
+/// Tells terminals from other commands.
+const TAG: &str = "pty:";
 /// The subprotocol in which clients send variables.
 const ENVS_PROTOCOL: &str = "X-Daytona-Pty-Envs~";
 /// The subprotocol by which clients ask to be told of the end.
 const EXIT_PROTOCOL: &str = "X-Daytona-Pty-Exit-Control";
 
-pub(crate) async fn create(
+/// Creates a terminal and carries it on the same connection.
+pub(crate) async fn create_and_connect(
     State(hall): State<Hall>,
-    Visit((guest, sandbox)): Visit,
+    Visit(visit): Visit,
     (headers, Query(query)): (HeaderMap, Query<BTreeMap<String, String>>),
     upgrade: WebSocketUpgrade,
 ) -> Response {
@@ -31,36 +38,134 @@ pub(crate) async fn create(
         None => Some(default),
         Some(text) => text.parse::<u16>().ok().filter(|side| *side > 0),
     };
-    let (Some(columns), Some(rows)) = (side("cols", 80), side("rows", 24)) else {
+    let (Some(columns), Some(rows)) = (side("cols", COLUMNS), side("rows", ROWS)) else {
         return invalid("cols and rows must be 1 to 65535");
     };
-    let Some(name) = query.get("id").filter(|name| (1..=256).contains(&name.len())) else {
-        return invalid("id must have 1 to 256 characters");
-    };
-    if running(&hall, &guest, &sandbox.id, name).is_some() {
-        return fault(StatusCode::CONFLICT, "CONFLICT", "a terminal has that id already");
-    }
     let protocols = reply::header(&headers, "sec-websocket-protocol").unwrap_or_default();
     let env = match envs(protocols) {
         Ok(env) => env,
         Err(message) => return invalid(&message),
     };
-    let wish = Start {
-        argv: vec!["bash".to_owned(), "-i".to_owned()],
+    let wanted = Wanted {
+        name: query.get("id").cloned().unwrap_or_default(),
         env,
         cwd: query.get("cwd").filter(|cwd| !cwd.is_empty()).cloned(),
+        size: Terminal { columns, rows },
+    };
+    match begin(&hall, visit, wanted).await {
+        Ok(process) => accept(upgrade, process),
+        Err(response) => response,
+    }
+}
+
+/// Creates a terminal to which a client connects later.
+pub(crate) async fn create(State(hall): State<Hall>, Visit(visit): Visit, body: Bytes) -> Response {
+    let read = reply::object(&body).and_then(|body| {
+        let known = ["id", "cwd", "envs", "cols", "rows", "lazyStart"];
+        if let Some(name) = unknown_member(&body, &known) {
+            return Err(format!("{name} is not served here"));
+        }
+        // A terminal starts at once; what it says before someone connects is kept for them.
+        boolean(&body, "lazyStart")?;
+        let side = |name: &str, default: u16| match whole(&body, name)?.filter(|side| *side > 0) {
+            None => Ok(default),
+            Some(side) => u16::try_from(side).map_err(|_| format!("{name} must be 1 to 65535")),
+        };
+        Ok(Wanted {
+            name: text(&body, "id")?.unwrap_or_default(),
+            env: texts(&body, "envs")?,
+            cwd: text(&body, "cwd")?.filter(|cwd| !cwd.is_empty()),
+            size: Terminal { columns: side("cols", COLUMNS)?, rows: side("rows", ROWS)? },
+        })
+    });
+    let wanted = match read {
+        Ok(wanted) => wanted,
+        Err(message) => return invalid(&message),
+    };
+    let name = wanted.name.clone();
+    match begin(&hall, visit, wanted).await {
+        Ok(process) => {
+            let response = reply::json(StatusCode::CREATED, &json!({ "sessionId": name }));
+            reply::with_receipt(response, Some(&process.facts().run))
+        }
+        Err(response) => response,
+    }
+}
+
+/// A terminal that is to be.
+struct Wanted {
+    name: String,
+    env: BTreeMap<String, String>,
+    cwd: Option<String>,
+    size: Terminal,
+}
+
+async fn begin(
+    hall: &Hall,
+    (guest, sandbox): (ActorRef, Sandbox),
+    wanted: Wanted,
+) -> Result<Arc<Process>, Response> {
+    if !(1..=256).contains(&wanted.name.len()) {
+        return Err(invalid("id must have 1 to 256 characters"));
+    }
+    if running(hall, &guest, &sandbox.id, &wanted.name).is_some() {
+        return Err(fault(StatusCode::CONFLICT, "CONFLICT", "a terminal has that id already"));
+    }
+    let wish = Start {
+        argv: vec!["bash".to_owned(), "-i".to_owned()],
+        env: wanted.env,
+        cwd: wanted.cwd,
         timeout_ms: None,
         stdin: true,
-        terminal: Some(Terminal { columns, rows }),
-        tag: Some(tag(name)),
+        terminal: Some(wanted.size),
+        tag: Some(tag(&wanted.name)),
         session: None,
         approved: None,
     };
     let started = hall.ask(move |workshop| workshop.start(&guest, &sandbox.id, wish)).await;
-    match started {
-        Ok(process) => accept(upgrade, process),
+    started.map_err(|refusal| error(&refusal))
+}
+
+pub(crate) async fn list(State(hall): State<Hall>, Visit((guest, sandbox)): Visit) -> Response {
+    match hall.workshop.processes(&guest, &sandbox.id) {
+        Ok(processes) => {
+            let rows: Vec<Value> = processes.iter().filter_map(|process| row(process)).collect();
+            reply::json(StatusCode::OK, &json!({ "sessions": rows }))
+        }
         Err(refusal) => error(&refusal),
     }
+}
+
+pub(crate) async fn describe(
+    State(hall): State<Hall>,
+    Visit((guest, sandbox)): Visit,
+    Path((_, name)): Path<(String, String)>,
+) -> Response {
+    let process = running(&hall, &guest, &sandbox.id, &name);
+    match process.and_then(|process| row(&process)) {
+        Some(row) => reply::json(StatusCode::OK, &row),
+        None => none(),
+    }
+}
+
+/// Returns what is told of a terminal that runs.
+fn row(process: &Process) -> Option<Value> {
+    let facts = process.facts();
+    let name = facts.tag.as_deref()?.strip_prefix(TAG)?;
+    let (columns, rows) = process.grip().size()?;
+    process.end().is_none().then(|| {
+        json!({
+            "id": name,
+            "cwd": facts.cwd,
+            // Values of variables are never told again.
+            "envs": {},
+            "cols": columns,
+            "rows": rows,
+            "createdAt": facts.started_at.to_string(),
+            "active": true,
+            "lazyStart": false,
+        })
+    })
 }
 
 pub(crate) async fn connect(
@@ -118,15 +223,10 @@ fn none() -> Response {
 }
 
 fn tag(name: &str) -> String {
-    format!("pty:{name}")
+    format!("{TAG}{name}")
 }
 
-fn running(
-    hall: &Hall,
-    guest: &warrant_protocol::request::ActorRef,
-    sandbox: &str,
-    name: &str,
-) -> Option<Arc<Process>> {
+fn running(hall: &Hall, guest: &ActorRef, sandbox: &str, name: &str) -> Option<Arc<Process>> {
     let wanted = tag(name);
     let processes = hall.workshop.processes(guest, sandbox).ok()?;
     let is_it = |process: &Arc<Process>| {
@@ -154,6 +254,7 @@ fn accept(upgrade: WebSocketUpgrade, process: Arc<Process>) -> Response {
 
 /// Carries a terminal both ways until it ends or the client goes; going does not end it.
 async fn carry(mut socket: WebSocket, process: Arc<Process>) {
+    let _attended = process.attend();
     let connected = json!({ "type": "control", "status": "connected" }).to_string();
     if socket.send(Message::Text(connected.into())).await.is_err() {
         return;
@@ -167,6 +268,7 @@ async fn carry(mut socket: WebSocket, process: Arc<Process>) {
                         return;
                     }
                 }
+                Next::Missed => {}
                 Next::Ended(end) => {
                     let code = end.exit_code();
                     let told = json!({ "type": "control", "status": "exited", "exitCode": code,

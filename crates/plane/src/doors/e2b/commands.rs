@@ -16,12 +16,17 @@ use warrant_protocol::{LimitKind, Outcome};
 
 use super::connect::{self, Fault};
 use super::{USER, Visit};
+use crate::doors::process::MISSED;
 use crate::doors::reply::{self, list as texts_of, text, texts, unknown_member};
-use crate::doors::{Chunk, ChunkStream, End, Hall, Next, Process, Start, Terminal, WorkshopError};
+use crate::doors::{
+    Attended, Chunk, ChunkStream, End, Hall, Next, Process, Start, Terminal, WorkshopError,
+};
 
 /// How often a quiet stream shows that it is alive when the client does not say, in seconds.
 const KEEPALIVE_S: u64 = 50;
 const SIGNAL_KILL: u64 = 9;
+/// The type of a stream's messages.
+const STREAM: &str = "application/connect+json";
 
 pub(crate) async fn start(visit: Visit, headers: HeaderMap, body: Bytes) -> Response {
     let wish = check_user(&headers)
@@ -33,7 +38,7 @@ pub(crate) async fn start(visit: Visit, headers: HeaderMap, body: Bytes) -> Resp
     };
     let started = visit.ask(move |hall, visit| hall.start(&visit.0, &visit.1, wish)).await;
     match started {
-        Ok(process) => watch(process, 0, &headers),
+        Ok(process) => watch(process.attend(), 0, &headers),
         Err(error) => stream_of_fault(&Fault::from(&error)),
     }
 }
@@ -46,7 +51,7 @@ pub(crate) async fn connect(visit: Visit, headers: HeaderMap, body: Bytes) -> Re
     match found {
         Ok(process) => {
             let from = process.now();
-            watch(process, from, &headers)
+            watch(process.attend(), from, &headers)
         }
         Err(fault) => stream_of_fault(&fault),
     }
@@ -244,7 +249,7 @@ fn timeout(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// Streams a command from a place on to its end. Who stops watching does not stop the command.
-fn watch(process: Arc<Process>, from: u64, headers: &HeaderMap) -> Response {
+fn watch(process: Attended, from: u64, headers: &HeaderMap) -> Response {
     let seconds = reply::header(headers, "keepalive-ping-interval").and_then(|s| s.parse().ok());
     let every = Duration::from_secs(seconds.filter(|s| *s > 0).unwrap_or(KEEPALIVE_S));
     let run = process.facts().run.clone();
@@ -260,6 +265,11 @@ fn watch(process: Arc<Process>, from: u64, headers: &HeaderMap) -> Response {
             Ok(Next::Chunk(chunk)) => {
                 connect::message(&json!({ "event": { "data": data(&chunk) } }))
             }
+            Ok(Next::Missed) => {
+                state.is_over = true;
+                let message = MISSED.to_owned();
+                connect::end(Some(&Fault { code: "data_loss", message, run: None }), None)
+            }
             Ok(Next::Ended(end)) => {
                 state.is_over = true;
                 last(&end, &state.process)
@@ -273,7 +283,7 @@ fn watch(process: Arc<Process>, from: u64, headers: &HeaderMap) -> Response {
 }
 
 struct Watch {
-    process: Arc<Process>,
+    process: Attended,
     cursor: u64,
     every: Duration,
     is_over: bool,
@@ -321,14 +331,19 @@ fn last(end: &End, process: &Process) -> Bytes {
     bytes.into()
 }
 
-fn stream_of_fault(fault: &Fault) -> Response {
+/// Returns whether a call is one whose answer is a stream: errors are told at its end.
+pub(super) fn is_stream(headers: &HeaderMap) -> bool {
+    reply::header(headers, "content-type").is_some_and(|kind| kind.starts_with(STREAM))
+}
+
+pub(super) fn stream_of_fault(fault: &Fault) -> Response {
     let body = Body::from(connect::end(Some(fault), fault.run.as_ref()));
     reply::with_receipt(stream_response(body), fault.run.as_ref())
 }
 
 fn stream_response(body: Body) -> Response {
     let mut response = Response::new(body);
-    let value = HeaderValue::from_static("application/connect+json");
+    let value = HeaderValue::from_static(STREAM);
     response.headers_mut().insert(CONTENT_TYPE, value);
     response
 }

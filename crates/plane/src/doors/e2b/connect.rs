@@ -23,6 +23,16 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
+    /// Returns the fault that an HTTP status stands for.
+    pub(crate) fn of(status: StatusCode, message: &str) -> Self {
+        let code = match status {
+            StatusCode::METHOD_NOT_ALLOWED => "unimplemented",
+            StatusCode::PAYLOAD_TOO_LARGE => "resource_exhausted",
+            _ => "invalid_argument",
+        };
+        Self { code, message: message.to_owned(), run: None }
+    }
+
     /// Returns a fault of the caller's making.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self { code: "invalid_argument", message: message.into(), run: None }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use warrant_protocol::request::ActorRef;
 
 use super::{ENVD_VERSION, HOME, USER, api_error, api_fault};
+use crate::doors::page::Page;
 use crate::doors::reply::{self, boolean, list as texts_of, text, texts, unknown_member, whole};
 use crate::doors::{DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted, WorkshopError};
 
@@ -17,6 +18,10 @@ use crate::doors::{DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted, W
 const DEFAULT_TIMEOUT_S: u64 = 300;
 /// The one template there is.
 const TEMPLATE: &str = "base";
+/// More sandboxes than this are not told at once.
+const MOST_LISTED: usize = 100;
+/// Names what comes after a page.
+const NEXT_HEADER: HeaderName = HeaderName::from_static("x-next-token");
 /// How E2B writes "everything".
 const ALL_TRAFFIC: [&str; 3] = ["0.0.0.0/0", "::/0", "*"];
 
@@ -49,18 +54,60 @@ pub(crate) async fn list(
     Guest(guest): Guest,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
-    let wanted: Vec<(String, String)> =
-        query.get("metadata").map(|text| metadata_filter(text)).unwrap_or_default();
-    let states = query.get("state").map(|text| text.split(',').map(str::to_owned).collect());
-    let states: Vec<String> = states.unwrap_or_default();
-    let all = hall.workshop.list(&guest, DoorName::E2b);
-    let fits = |sandbox: &&Sandbox| {
-        let labels = &sandbox.wanted.labels;
-        wanted.iter().all(|(name, value)| labels.get(name) == Some(value))
-            && (states.is_empty() || states.iter().any(|name| name == state(sandbox)))
+    let filter = match Filter::read(&query) {
+        Ok(filter) => filter,
+        Err(message) => return api_fault(StatusCode::BAD_REQUEST, &message),
     };
-    let rows: Vec<Value> = all.iter().filter(fits).map(described).collect();
-    reply::json(StatusCode::OK, &Value::Array(rows))
+    let mut all = hall.workshop.list(&guest, DoorName::E2b);
+    all.retain(|sandbox| filter.fits(sandbox));
+    // The newest come first.
+    all.reverse();
+    let page = Page { limit: filter.limit, after: filter.after.as_deref() };
+    let (rows, next) = page.of(&all);
+    let rows: Vec<Value> = rows.into_iter().map(described).collect();
+    let mut response = reply::json(StatusCode::OK, &Value::Array(rows));
+    if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
+        response.headers_mut().insert(NEXT_HEADER, next);
+    }
+    response
+}
+
+/// Which sandboxes a list is about.
+struct Filter {
+    metadata: Vec<(String, String)>,
+    states: Vec<String>,
+    limit: usize,
+    after: Option<String>,
+}
+
+impl Filter {
+    fn read(query: &BTreeMap<String, String>) -> Result<Self, String> {
+        let known = ["metadata", "state", "limit", "nextToken"];
+        if let Some(name) = query.keys().find(|name| !known.contains(&name.as_str())) {
+            return Err(format!("{name} is not served here"));
+        }
+        let metadata = query.get("metadata").filter(|text| !text.is_empty());
+        let metadata = metadata.map_or(Ok(Vec::new()), |text| metadata_filter(text))?;
+        let states = query.get("state").filter(|text| !text.is_empty());
+        let states: Vec<String> =
+            states.map(|text| text.split(',').map(str::to_owned).collect()).unwrap_or_default();
+        if states.iter().any(|state| !["running", "paused"].contains(&state.as_str())) {
+            return Err("state must be running or paused".to_owned());
+        }
+        let limit = match query.get("limit").map(|text| text.parse::<usize>()) {
+            None => MOST_LISTED,
+            Some(Ok(limit)) if (1..=MOST_LISTED).contains(&limit) => limit,
+            Some(_) => return Err(format!("limit must be 1 to {MOST_LISTED}")),
+        };
+        let after = query.get("nextToken").filter(|text| !text.is_empty()).cloned();
+        Ok(Self { metadata, states, limit, after })
+    }
+
+    fn fits(&self, sandbox: &Sandbox) -> bool {
+        let labels = &sandbox.wanted.labels;
+        self.metadata.iter().all(|(name, value)| labels.get(name) == Some(value))
+            && (self.states.is_empty() || self.states.iter().any(|name| name == state(sandbox)))
+    }
 }
 
 pub(crate) async fn describe(
@@ -316,13 +363,17 @@ fn reach(internet: Option<bool>, network: Option<&Map<String, Value>>) -> Result
     })
 }
 
-/// Reads `k=v&k=v` whose parts were encoded once more.
-fn metadata_filter(text: &str) -> Vec<(String, String)> {
-    let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
-    pairs.map(|(name, value)| (decode(name), decode(value))).collect()
+/// Reads `k=v&k=v` whose parts were encoded, and which was encoded as a whole once more.
+fn metadata_filter(text: &str) -> Result<Vec<(String, String)>, String> {
+    let text = decode(text);
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once('=').ok_or("metadata must be pairs of name=value")?;
+        Ok((decode(name), decode(value)))
+    };
+    text.split('&').map(pair).collect()
 }
 
-/// Undoes percent-encoding as often as there is any: SDKs differ in how often they apply it.
+/// Undoes percent-encoding once.
 fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

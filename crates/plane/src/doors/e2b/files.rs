@@ -1,11 +1,13 @@
 //! E2B's files: `filesystem.Filesystem` and `/files`.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest as _, Multipart, Query, Request};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
+use flate2::read::GzDecoder;
 use serde_json::{Map, Value, json};
 use warrant_protocol::RunId;
 
@@ -13,7 +15,9 @@ use super::commands::check_user;
 use super::connect::{self, Fault};
 use super::{USER, Visit, api_fault};
 use crate::doors::reply::{self, text, unknown_member, whole};
-use crate::doors::{Entry, EntryKind, FileAnswer, FileCall, FileFault, WorkshopError};
+use crate::doors::{
+    Entry, EntryKind, FileAnswer, FileCall, FileFault, MAX_BODY_BYTES, WorkshopError,
+};
 
 /// Deeper listings are refused.
 const DEEPEST: u64 = 32;
@@ -147,15 +151,25 @@ pub(crate) async fn upload(
     let headers = request.headers();
     let has_metadata = headers.keys().any(|name| name.as_str().starts_with("x-metadata-"));
     let encoded = reply::header(headers, "content-encoding").unwrap_or("identity");
+    let is_packed = encoded == "gzip";
     let refusal = match check_query(&query, headers) {
         Err(message) => Some(message),
         Ok(()) if has_metadata => Some("metadata of files is not kept here".to_owned()),
-        Ok(()) if encoded != "identity" => Some(format!("{encoded} bodies are not read here")),
+        Ok(()) if !is_packed && encoded != "identity" => {
+            Some(format!("{encoded} bodies are not read here"))
+        }
         Ok(()) => None,
     };
     if let Some(message) = refusal {
         return api_fault(StatusCode::BAD_REQUEST, &message);
     }
+    let request = match is_packed {
+        true => match unpacked(request).await {
+            Ok(request) => request,
+            Err((status, message)) => return api_fault(status, &message),
+        },
+        false => request,
+    };
     let files = match read_upload(request, query.get("path")).await {
         Ok(files) => files,
         Err((status, message)) => return api_fault(status, &message),
@@ -164,6 +178,26 @@ pub(crate) async fn upload(
 }
 
 type Upload = (String, Bytes);
+
+/// Unpacks a body that came packed; it is bounded like one that did not.
+async fn unpacked(request: Request) -> Result<Request, (StatusCode, String)> {
+    let too_large = || (StatusCode::PAYLOAD_TOO_LARGE, "the upload is too large".to_owned());
+    let (parts, body) = request.into_parts();
+    let packed = Bytes::from_request(Request::from_parts(parts.clone(), body), &()).await;
+    let packed = packed.map_err(|_| too_large())?;
+    let content = tokio::task::spawn_blocking(move || {
+        let mut content = Vec::new();
+        let most = MAX_BODY_BYTES as u64 + 1;
+        GzDecoder::new(&*packed).take(most).read_to_end(&mut content).map(|_| content)
+    });
+    let content = content.await.ok().and_then(Result::ok);
+    let bad = || (StatusCode::BAD_REQUEST, "the body is no gzip, or broken".to_owned());
+    let content = content.ok_or_else(bad)?;
+    if content.len() > MAX_BODY_BYTES {
+        return Err(too_large());
+    }
+    Ok(Request::from_parts(parts, content.into()))
+}
 
 /// Reads every file of an upload: raw bytes for one path, or a form with a name for each.
 async fn read_upload(

@@ -13,8 +13,9 @@ use serde_json::{Map, Value, json};
 use warrant_protocol::request::ActorRef;
 
 use super::{Desk, Enter, error, fault, invalid};
+use crate::doors::process::MISSED;
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
-use crate::doors::{ChunkStream, End, Hall, Next, Process, Sandbox, ShellSession, Start};
+use crate::doors::{Attended, ChunkStream, End, Hall, Next, Process, Sandbox, ShellSession, Start};
 
 /// More sessions than this do not exist at once in one sandbox.
 const MOST_SESSIONS: usize = 64;
@@ -134,7 +135,8 @@ async fn start(
         let last = event(json!({ "type": "execution_complete", "execution_time": 0 }));
         Body::from([first, receipt, last].concat())
     } else {
-        let watch = Watch { process, cursor: 0, lines: Lines::default(), is_over: false };
+        let watch =
+            Watch { process: process.attend(), cursor: 0, lines: Lines::default(), is_over: false };
         let rest = stream::unfold(watch, Watch::step);
         let first = stream::once(async move { Ok([first, receipt].concat().into()) });
         Body::from_stream(futures_util::StreamExt::chain(first, rest))
@@ -146,7 +148,7 @@ async fn start(
 }
 
 struct Watch {
-    process: Arc<Process>,
+    process: Attended,
     cursor: u64,
     lines: Lines,
     is_over: bool,
@@ -166,6 +168,7 @@ impl Watch {
                     bytes.extend_from_slice(&said(chunk.stream, &line));
                 }
             }
+            Next::Missed => bytes.extend_from_slice(&said(ChunkStream::Stderr, MISSED)),
             Next::Ended(end) => {
                 for (stream, line) in self.lines.rest() {
                     bytes.extend_from_slice(&said(stream, &line));
@@ -303,7 +306,10 @@ pub(crate) async fn logs(
         Some(Err(_)) => return invalid("cursor must be a whole number"),
     };
     let (chunks, next) = process.output_from(cursor);
-    let bytes: Vec<u8> = chunks.iter().flat_map(|chunk| chunk.bytes.iter().copied()).collect();
+    let missed =
+        if next - chunks.len() as u64 > cursor { format!("{MISSED}\n") } else { String::new() };
+    let said = chunks.iter().flat_map(|chunk| chunk.bytes.iter().copied());
+    let bytes: Vec<u8> = missed.into_bytes().into_iter().chain(said).collect();
     let mut response = reply::bytes(StatusCode::OK, "text/plain; charset=utf-8", bytes);
     response.headers_mut().insert(CURSOR_HEADER, HeaderValue::from(next));
     reply::with_receipt(response, Some(&process.facts().run))

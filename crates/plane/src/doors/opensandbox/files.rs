@@ -2,12 +2,13 @@
 
 use axum::body::Bytes;
 use axum::extract::{Multipart, Query, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use warrant_protocol::glob::matches_pattern;
 use warrant_protocol::request::ActorRef;
 
+use super::piece::Piece;
 use super::{Enter, USER, error, fault, invalid};
 use crate::doors::reply::{self, text, unknown_member, whole};
 use crate::doors::{
@@ -126,18 +127,23 @@ fn rows(answer: &FileAnswer, fits: impl Fn(&Entry) -> bool) -> Value {
 pub(crate) async fn download(
     State(hall): State<Hall>,
     Enter((guest, sandbox)): Enter,
+    headers: HeaderMap,
     Query(query): Pairs,
 ) -> Response {
-    if let Some((name, _)) = query.iter().find(|(name, _)| name != "path") {
+    let known = ["path", "offset", "limit"];
+    if let Some((name, _)) = query.iter().find(|(name, _)| !known.contains(&name.as_str())) {
         return invalid(&format!("{name} is not served here"));
     }
+    let piece = match Piece::read(&headers, &query) {
+        Ok(piece) => piece,
+        Err(message) => return invalid(&message),
+    };
     let path = named(&query, "path").next().unwrap_or_default().to_owned();
     let read =
         hall.ask(move |workshop| workshop.file(&guest, &sandbox.id, FileCall::Read { path }));
     match read.await {
         Ok((FileAnswer::Content(content), run)) => {
-            let response = reply::bytes(StatusCode::OK, "application/octet-stream", content);
-            reply::with_receipt(response, Some(&run))
+            reply::with_receipt(piece.answer(&content), Some(&run))
         }
         Ok(_) => error(&WorkshopError::Failed),
         Err(refusal) => error(&refusal),
@@ -279,8 +285,10 @@ pub(crate) async fn set_permissions(
 
 fn modes(body: &Map<String, Value>) -> Result<Vec<(String, Option<u32>)>, String> {
     let none = Map::new();
-    let read = |(path, value): (&String, &Value)| {
-        Ok((path.clone(), mode(value.as_object().unwrap_or(&none))?))
+    let read = |(path, value): (&String, &Value)| match value {
+        Value::Object(member) => Ok((path.clone(), mode(member)?)),
+        Value::Null => Ok((path.clone(), mode(&none)?)),
+        _ => Err(format!("`{path}` must be an object")),
     };
     body.iter().map(read).collect()
 }

@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use warrant_protocol::Timestamp;
+use warrant_protocol::request::ActorRef;
 
 use super::{
     ACCESS_HEADER, EGRESS_PORT, EXECD_PORT, Enter, Guest, HOME, USER, Visit, error, fault, invalid,
@@ -19,6 +20,9 @@ use crate::doors::{DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
 const VERSION: &str = "1.1.1";
 /// The shortest life a client may ask for, in seconds, as the protocol has it.
 const SHORTEST_S: u64 = 60;
+
+/// More sandboxes than this are not told at once.
+const MOST_LISTED: usize = 200;
 
 pub(crate) async fn version() -> Response {
     reply::json(StatusCode::OK, &json!({ "version": VERSION }))
@@ -56,7 +60,16 @@ pub(crate) async fn list(
     let (Ok(page), Ok(page_size)) = (size("page", 1), size("pageSize", 20)) else {
         return invalid("page and pageSize must be whole numbers");
     };
-    let (page, page_size) = (page.max(1), page_size.clamp(1, 200));
+    if page == 0 || !(1..=MOST_LISTED).contains(&page_size) {
+        return invalid(&format!("page must be at least 1, pageSize 1 to {MOST_LISTED}"));
+    }
+    let known = ["page", "pageSize", "state", "metadata"];
+    if let Some((name, _)) = query.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+        return invalid(&format!("{name} is not served here"));
+    }
+    if named("metadata").any(|text| text.split('&').any(|pair| !pair.contains('='))) {
+        return invalid("metadata must be pairs of name=value");
+    }
     let states: Vec<&str> = named("state").collect();
     let labels: Vec<(&str, &str)> = named("metadata")
         .flat_map(|text| text.split('&'))
@@ -203,6 +216,10 @@ pub(crate) async fn set_metadata(
 
 /// Tells what is enforced, by what.
 pub(crate) async fn network_policy(Enter((_, sandbox)): Enter) -> Response {
+    policy_of(&sandbox)
+}
+
+fn policy_of(sandbox: &Sandbox) -> Response {
     let rule = |host: &String| json!({ "action": "allow", "target": host });
     let rules: Vec<Value> = sandbox.hosts.iter().map(rule).collect();
     let mode = if rules.is_empty() { "deny_all" } else { "enforcing" };
@@ -213,6 +230,58 @@ pub(crate) async fn network_policy(Enter((_, sandbox)): Enter) -> Response {
         "policy": { "defaultAction": "deny", "egress": rules },
     });
     reply::json(StatusCode::OK, &body)
+}
+
+/// Changes single rules: what is allowed is added to what is reached, what is denied is taken away.
+pub(crate) async fn add_rules(
+    State(hall): State<Hall>,
+    Enter(visit): Enter,
+    body: Bytes,
+) -> Response {
+    let mut hosts = visit.1.hosts.clone();
+    let rules = serde_json::from_slice::<Vec<Value>>(&body);
+    let Ok(rules) = rules else { return invalid("the body must be a list of rules") };
+    for rule in &rules {
+        let member = |name: &str| rule.get(name).and_then(Value::as_str);
+        let (action, target) = (member("action"), member("target"));
+        let Some(target) = target.filter(|target| !target.is_empty()) else {
+            return invalid("a rule has no target");
+        };
+        hosts.retain(|host| host != target);
+        match action {
+            Some("allow") => hosts.push(target.to_owned()),
+            Some("deny") => {}
+            _ => return invalid("action must be allow or deny"),
+        }
+    }
+    change_reach(&hall, visit, hosts).await
+}
+
+/// Takes the rules for targets away: what no rule allows is not reached.
+pub(crate) async fn remove_rules(
+    State(hall): State<Hall>,
+    Enter(visit): Enter,
+    body: Bytes,
+) -> Response {
+    let Ok(targets) = serde_json::from_slice::<Vec<String>>(&body) else {
+        return invalid("the body must be a list of targets");
+    };
+    let mut hosts = visit.1.hosts.clone();
+    hosts.retain(|host| !targets.contains(host));
+    change_reach(&hall, visit, hosts).await
+}
+
+async fn change_reach(
+    hall: &Hall,
+    (guest, sandbox): (ActorRef, Sandbox),
+    hosts: Vec<String>,
+) -> Response {
+    let reach = if hosts.is_empty() { Reach::Nothing } else { Reach::Hosts(hosts) };
+    let changed = hall.ask(move |workshop| workshop.set_reach(&guest, &sandbox.id, reach)).await;
+    match changed {
+        Ok(sandbox) => policy_of(&sandbox),
+        Err(refusal) => error(&refusal),
+    }
 }
 
 /// Reads a create body; what cannot be enforced is refused by name.
