@@ -260,7 +260,7 @@ impl Plane for EmbeddedPlane {
         &self,
         lease: &LeaseKey,
         events: &[ChainedEvent],
-        receipt: &Receipt,
+        receipt: Receipt,
     ) -> Result<Receipt, PlaneError> {
         self.complete_run(&self.own_runner(), lease, (events, receipt))
     }

@@ -196,15 +196,14 @@ impl EmbeddedPlane {
         &self,
         holder: &Holder<'_>,
         lease: &LeaseKey,
-        (events, receipt): (&[ChainedEvent], &Receipt),
+        (events, receipt): (&[ChainedEvent], Receipt),
     ) -> Result<Receipt, PlaneError> {
         let mut held = self.take_held(lease)?;
         check_holder(holder.id, lease, &held.chain)?;
         extend(&mut held.chain, events).map_err(|error| self.fenced_first(lease, error))?;
-        check_receipt(holder, &held, receipt)?;
-        self.check_artifacts(lease, receipt)?;
+        check_receipt(holder, &held, &receipt)?;
+        self.check_artifacts(lease, &receipt)?;
         let signed = receipt
-            .clone()
             .countersign(Signer::Plane, self.home().plane_key())
             .map_err(PlaneError::failed)?;
         let blobs = self
@@ -214,7 +213,7 @@ impl EmbeddedPlane {
             .remove(lease)
             .unwrap_or_default();
         let completion = Completion {
-            state: state_of(receipt.body().status),
+            state: state_of(signed.body().status),
             events: rows(events),
             receipt_hash: signed.hash(),
             receipt: text(signed.raw()),

@@ -63,7 +63,7 @@ pub use retention::{BLOB_GRACE_MS, Swept};
 pub use snapshots::PolicyRow;
 
 /// Pages of the log before they are moved into the database; a fresh process reads the log once.
-const LOG_PAGES: u32 = 200;
+const LOG_PAGES: u32 = 100;
 
 /// The same for a process that stays, should the thread that moves them not come to it.
 const BUSY_LOG_PAGES: u32 = 20_000;

@@ -4,6 +4,7 @@
 //! `event`; the wire leaves `version` and `hash` itself out.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -17,12 +18,13 @@ use crate::{Digest, Timestamp};
 /// The version text of chained events.
 pub const EVENT_VERSION: &str = "warrant.event.v1";
 
-/// One link of a chain: the received JSON beside a typed view.
+/// One link of a chain: the received JSON beside a typed view. It never changes, so copies share
+/// both.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChainedEvent {
-    raw: Map<String, Value>,
+    raw: Arc<Map<String, Value>>,
     link: Link,
-    event: Event,
+    event: Arc<Event>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -165,7 +167,7 @@ impl ChainedEvent {
         json::check_signable(&body).map_err(|cause| InvalidEvent { detail: cause.to_string() })?;
         let (raw, link) = linked(prev, seq, at, body);
         // What was just written down needs no second look.
-        Ok(Self { raw, link, event: event.clone() })
+        Ok(Self { raw: Arc::new(raw), link, event: Arc::new(event.clone()) })
     }
 
     /// Makes the link that follows `prev` at place `seq`, with a body in JSON.
@@ -196,8 +198,8 @@ impl ChainedEvent {
         let body = raw
             .get("event")
             .ok_or_else(|| InvalidEvent { detail: "missing field `event`".to_owned() })?;
-        let event = json::view(body).map_err(invalid)?;
-        Ok(Self { raw, link, event })
+        let event = Arc::new(json::view(body).map_err(invalid)?);
+        Ok(Self { raw: Arc::new(raw), link, event })
     }
 
     /// Checks that this link stands at place `seq`, follows `prev`, and was not changed.
@@ -244,7 +246,7 @@ impl ChainedEvent {
 
     /// Returns what happened.
     #[must_use]
-    pub const fn event(&self) -> &Event {
+    pub fn event(&self) -> &Event {
         &self.event
     }
 
@@ -263,14 +265,14 @@ impl ChainedEvent {
 
     /// Returns the JSON as it was received.
     #[must_use]
-    pub const fn raw(&self) -> &Map<String, Value> {
+    pub fn raw(&self) -> &Map<String, Value> {
         &self.raw
     }
 
     /// Returns the JSON as a value of its own, to be stored or sent.
     #[must_use]
     pub fn to_value(&self) -> Value {
-        Value::Object(self.raw.clone())
+        Value::Object((*self.raw).clone())
     }
 
     fn computed_hash(&self) -> Digest {

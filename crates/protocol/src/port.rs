@@ -166,7 +166,7 @@ pub trait Plane: Send + Sync {
         &self,
         lease: &LeaseKey,
         events: &[ChainedEvent],
-        receipt: &Receipt,
+        receipt: Receipt,
     ) -> Result<Receipt, PlaneError>;
 
     /// Gives back a run that was not started.

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -69,11 +70,11 @@ pub trait SignedBody: Serialize + DeserializeOwned + Clone {
     const NAME: &'static str;
 }
 
-/// A signed object: the received JSON, its digest, and a view of its members.
+/// A signed object: the received JSON, its digest, and a view of its members. Copies share them.
 #[derive(Clone)]
 pub struct Signed<T> {
-    raw: Map<String, Value>,
-    body: T,
+    raw: Arc<Map<String, Value>>,
+    body: Arc<T>,
     signatures: Vec<SignatureEntry>,
     hash: Digest,
 }
@@ -127,7 +128,7 @@ impl<T: SignedBody> Signed<T> {
     pub fn from_value(value: Value) -> Result<Self, InvalidSigned> {
         json::check_signable(&value)
             .map_err(|cause| InvalidSigned::Unsignable { name: T::NAME, cause })?;
-        let body = json::view(&value).map_err(members::<T>)?;
+        let body = Arc::new(json::view(&value).map_err(members::<T>)?);
         let Value::Object(raw) = value else {
             return Err(InvalidSigned::NotAnObject { name: T::NAME });
         };
@@ -136,7 +137,7 @@ impl<T: SignedBody> Signed<T> {
             None => Vec::new(),
         };
         let hash = Digest::of(canonicalize_without(&raw, "signatures").as_bytes());
-        Ok(Self { raw, body, signatures, hash })
+        Ok(Self { raw: Arc::new(raw), body, signatures, hash })
     }
 
     /// Reads a signed object from JSON text.
@@ -174,7 +175,8 @@ impl<T: SignedBody> Signed<T> {
         raw.insert("signatures".to_owned(), Value::Array(Vec::new()));
         let hash = Digest::of(canonicalize_without(&raw, "signatures").as_bytes());
         // What was just written down needs no second look.
-        let mut signed = Self { raw, body: body.clone(), signatures: Vec::new(), hash };
+        let (raw, body) = (Arc::new(raw), Arc::new(body.clone()));
+        let mut signed = Self { raw, body, signatures: Vec::new(), hash };
         let sig = signed.signature_of(key);
         for signer in signers {
             signed.add(*signer, key, sig)?;
@@ -206,10 +208,11 @@ impl<T: SignedBody> Signed<T> {
         let entry = SignatureEntry { key_id, alg: Algorithm::Ed25519, signer, sig };
         let json = json::to_value(&entry).map_err(members::<T>)?;
         self.signatures.push(entry);
-        match self.raw.get_mut("signatures") {
+        let raw = Arc::make_mut(&mut self.raw);
+        match raw.get_mut("signatures") {
             Some(Value::Array(entries)) => entries.push(json),
             _ => {
-                self.raw.insert("signatures".to_owned(), Value::Array(vec![json]));
+                raw.insert("signatures".to_owned(), Value::Array(vec![json]));
             }
         }
         Ok(())
@@ -236,20 +239,20 @@ impl<T: SignedBody> Signed<T> {
 impl<T> Signed<T> {
     /// Returns the typed view.
     #[must_use]
-    pub const fn body(&self) -> &T {
+    pub fn body(&self) -> &T {
         &self.body
     }
 
     /// Returns the JSON as it was received, signatures included.
     #[must_use]
-    pub const fn raw(&self) -> &Map<String, Value> {
+    pub fn raw(&self) -> &Map<String, Value> {
         &self.raw
     }
 
     /// Returns the JSON as a value of its own, to be stored or sent.
     #[must_use]
     pub fn to_value(&self) -> Value {
-        Value::Object(self.raw.clone())
+        Value::Object((*self.raw).clone())
     }
 
     /// Returns the digest of the canonical JSON without `signatures`: what is signed.

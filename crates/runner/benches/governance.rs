@@ -127,7 +127,7 @@ fn govern_stored(plane: &EmbeddedPlane, policy: &PolicySnapshot) {
     let body = fold(&lease.contract, &chain, &sealer).unwrap();
     let receipt = Signed::seal(&body, Signer::Runner, home.runner_key()).unwrap();
     let events = chain.events().get(told..).unwrap();
-    plane.complete(&lease.key, events, &receipt).unwrap();
+    plane.complete(&lease.key, events, receipt).unwrap();
 }
 
 /// Stores many runs; many at once share one commit.

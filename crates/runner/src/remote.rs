@@ -377,10 +377,10 @@ impl Plane for RemotePlane {
         &self,
         lease: &LeaseKey,
         events: &[ChainedEvent],
-        receipt: &Receipt,
+        receipt: Receipt,
     ) -> Result<Receipt, PlaneError> {
         let (_, _, entry) = self.hold(lease)?;
-        let end = outbox::End { events: events.to_vec(), receipt: receipt.clone() };
+        let end = outbox::End { events: events.to_vec(), receipt };
         entry.ended(&end).map_err(PlaneError::failed)?;
         let told = self.deliver(&entry, &end, &|| self.outbox.is_giving_up());
         if !matches!(told, Err(PlaneError::Failed(_))) {

@@ -418,7 +418,7 @@ fn seal(
     let body = fold(&lease.contract, journal.chain(), &sealer)?;
     let receipt = Signed::seal(&body, Signer::Runner, &identity.key)?;
     let receipt =
-        surroundings.plane.complete(&lease.key, journal.untold(), &receipt).map_err(|error| {
+        surroundings.plane.complete(&lease.key, journal.untold(), receipt).map_err(|error| {
             match error {
                 PlaneError::Fenced(run) => RunError::Fenced(run),
                 // What is missing now is missing because of it.

@@ -416,7 +416,7 @@ pub(super) async fn complete(
         let holder =
             Holder { id: &runner.id, key: &runner.key, liveness: None, lease_ms: LEASE_MS };
         let run = &opened.lease.run;
-        let told = (wish.events.as_slice(), &wish.receipt);
+        let told = (wish.events.as_slice(), wish.receipt);
         let receipt = service.plane.complete_run(&holder, &opened.lease, told)?;
         let status = receipt.body().status.as_str();
         service.metrics.count(&format!("runs.completed.{status}"));

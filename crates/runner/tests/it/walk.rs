@@ -261,14 +261,14 @@ fn a_receipt_that_does_not_follow_from_its_chain_is_not_countersigned() {
     let events = &chain.events()[lease.chain.events().len()..];
     body.exit_code = Some(7);
     let lie = Signed::seal(&body, Signer::Runner, &house.identity.key).unwrap();
-    assert!(house.plane.complete(&lease.key, events, &lie).is_err());
+    assert!(house.plane.complete(&lease.key, events, lie).is_err());
     body.exit_code = Some(0);
     let stranger = warrant_plane::home::fresh_key().unwrap();
     let forged = Signed::seal(&body, Signer::Runner, &stranger).unwrap();
-    assert!(house.plane.complete(&lease.key, events, &forged).is_err());
+    assert!(house.plane.complete(&lease.key, events, forged).is_err());
     let honest = Signed::seal(&body, Signer::Runner, &house.identity.key).unwrap();
-    let first = house.plane.complete(&lease.key, events, &honest).unwrap();
-    let again = house.plane.complete(&lease.key, events, &honest).unwrap();
+    let first = house.plane.complete(&lease.key, events, honest.clone()).unwrap();
+    let again = house.plane.complete(&lease.key, events, honest).unwrap();
     assert_eq!(first, again, "completion is idempotent");
 }
 

@@ -21,6 +21,7 @@ pub(crate) struct Report {
     words: String,
     /// What the person reads below it, line by line.
     notes: Vec<String>,
+    /// What `--json` says.
     details: Value,
 }
 
@@ -78,7 +79,6 @@ impl Report {
         isolation: Isolation,
         (kept, arguments): (&Kept, &Exec),
     ) -> Self {
-        let body = ended.receipt.body();
         let wall = ended.usage.wall_us.map(|us| format!(" · {} ms", us.div_ceil(1000)));
         let words =
             format!("{isolation} · {}{}", outcome_words(&ended.outcome), wall.unwrap_or_default());
@@ -99,20 +99,10 @@ impl Report {
             exit: exit_of(&ended.outcome),
             words,
             notes,
-            details: json!({
-                "status": body.status.as_str(),
-                "isolation": isolation,
-                "outcome": ended.outcome,
-                "message": ended.message,
-                "usage": ended.usage,
-                "stdout": body.stdout,
-                "stderr": body.stderr,
-                "network": body.network_accessed,
-                "diffHash": body.workspace_out.diff_hash,
-                "receiptHash": ended.receipt.hash(),
-                "workspace": kept_details(kept),
-                "leftBehind": ended.left_behind,
-            }),
+            details: match arguments.json {
+                true => details_of(ended, isolation, kept),
+                false => Value::Null,
+            },
         }
     }
 
@@ -138,6 +128,24 @@ impl Report {
         }
         Ok(self.exit)
     }
+}
+
+fn details_of(ended: &Ended, isolation: Isolation, kept: &Kept) -> Value {
+    let body = ended.receipt.body();
+    json!({
+        "status": body.status.as_str(),
+        "isolation": isolation,
+        "outcome": ended.outcome,
+        "message": ended.message,
+        "usage": ended.usage,
+        "stdout": body.stdout,
+        "stderr": body.stderr,
+        "network": body.network_accessed,
+        "diffHash": body.workspace_out.diff_hash,
+        "receiptHash": ended.receipt.hash(),
+        "workspace": kept_details(kept),
+        "leftBehind": ended.left_behind,
+    })
 }
 
 fn kept_notes(kept: &Kept, run: &RunId) -> Vec<String> {
