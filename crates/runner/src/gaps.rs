@@ -10,8 +10,9 @@ use warrant_protocol::request::{ActorKind, ActorRef, FileGrants, PathAccess, Pat
 use warrant_protocol::{ContractBody, Event, Isolation, Outcome};
 use warrant_sandbox::Invocation;
 use warrant_sandbox::lowering::{
-    Access, Approval, Asked, GapDecision, GapEvent, Grant, Ground, Lowered, PolicyView, Root,
-    Stopped, UnknownPaths, needs as lowering_needs, prepare_with_gaps,
+    Access, Approval, Asked, GapDecision, GapEvent, Grant, Ground, Lowered, Lowering, PolicyView,
+    Root, Stopped, UnknownPaths, needs as lowering_needs, prepare_with_gaps,
+    survey as lowering_survey,
 };
 
 use crate::halt::Halt;
@@ -103,6 +104,11 @@ pub(crate) fn lower(
 ) -> Result<Lowered, Stopped> {
     let view = PolicyView { approval, has_approver: false };
     on_ground(isolation, |ground| prepare_with_gaps(invocation, ground, view))
+}
+
+/// Returns what an invocation is thought to do here, gaps or not.
+pub(crate) fn survey(invocation: &Invocation, isolation: Isolation) -> Lowering {
+    on_ground(isolation, |ground| lowering_survey(invocation, ground))
 }
 
 /// Looks at something on the ground of this machine.

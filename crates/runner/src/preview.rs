@@ -44,14 +44,18 @@ pub fn preview(
     // What a request asks people for is shown as it will be when they agreed.
     let approval = gaps::approval("an approver".to_owned(), request.files.as_ref());
     let (invocation, lowering, found) = if looks_at_gaps {
-        match gaps::lower(invocation, isolation, Some(&approval)) {
+        match gaps::lower(invocation.clone(), isolation, Some(&approval)) {
             Ok(lowered) => (lowered.invocation, lowered.lowering.to_value(), lowered.events),
             Err(stopped) => {
                 let message = match stopped.asked {
                     Asked::Person { message } => message,
                     Asked::Nobody(refusal) => refusal.message,
                 };
-                return json!({"refused": message, "gaps": gaps_json(&stopped.events)});
+                return json!({
+                    "lowering": gaps::survey(&invocation, isolation).to_value(),
+                    "gaps": gaps_json(&stopped.events),
+                    "refused": message,
+                });
             }
         }
     } else {

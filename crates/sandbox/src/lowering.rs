@@ -123,6 +123,19 @@ pub fn lower(
     Ok(lowering)
 }
 
+/// Returns the report of an invocation whether it has gaps or not: what it is thought to do, with
+/// nothing granted.
+#[must_use]
+pub fn survey(invocation: &Invocation, ground: &Ground<'_>) -> Lowering {
+    Lowering {
+        declared: declared(invocation),
+        runtime: ground.runtime.to_vec(),
+        granted: Vec::new(),
+        effects: effects::of(&invocation.command),
+        warnings: Vec::new(),
+    }
+}
+
 /// Returns what the invocation itself declares, the workspace first.
 fn declared(invocation: &Invocation) -> Vec<Root> {
     let files = &invocation.files;

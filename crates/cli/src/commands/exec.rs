@@ -26,6 +26,9 @@ use request::Wish;
 
 /// Runs one program under a contract.
 pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit> {
+    // What only looks leaves nothing behind, not even a home.
+    let passing = if arguments.dry_run { passing_home(home)? } else { None };
+    let home = passing.as_ref().map_or(home, |directory| Some(directory.path()));
     let remote = super::providers::remote_named(arguments.provider.as_deref(), home)?;
     let (desk, backends) = match remote {
         Some(isolation) => {
@@ -51,6 +54,12 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit>
     // The process ends here; the kernel takes what it held apart faster.
     std::mem::forget((wish, backends));
     Ok(exit)
+}
+
+/// Returns a home that is gone afterwards, where none is set up yet.
+fn passing_home(home: Option<&Path>) -> anyhow::Result<Option<tempfile::TempDir>> {
+    let is_set_up = warrant_govern::environment(home)?.locate()?.join("home.json").exists();
+    Ok(if is_set_up { None } else { Some(tempfile::tempdir()?) })
 }
 
 /// Makes sure, before anything is judged, that terminal and bundle can be had at all.

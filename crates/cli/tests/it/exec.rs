@@ -135,6 +135,14 @@ fn a_dry_run_runs_nothing_and_stores_nothing() {
 }
 
 #[test]
+fn a_dry_run_on_a_new_machine_leaves_no_home() {
+    let machine = Machine::new();
+    let plan = machine.json(&["sandbox", "exec", "--dry-run", "--json", "--", "true"]);
+    assert_eq!(plan["decision"]["decision"], "allow", "{plan}");
+    assert!(!machine.home().exists());
+}
+
+#[test]
 fn a_dry_run_tells_masks_and_refusals_as_the_run_would_have_them() {
     let machine = Machine::new();
     std::fs::write(machine.work(".env"), "A=1").unwrap();
@@ -144,8 +152,16 @@ fn a_dry_run_tells_masks_and_refusals_as_the_run_would_have_them() {
     let veiled = mounts.iter().filter(|mount| mount["kind"] == "veil");
     let mut targets = veiled.map(|mount| mount["target"].as_str().unwrap());
     assert!(targets.any(|target| Path::new(target) == veil), "{mounts:?}");
-    let refused = machine.exec(&["--dry-run", "--", "sh", "-c", "rm -rf ~/x"]);
+    let refused = machine.exec(&["--dry-run", "--json", "--", "sh", "-c", "rm -rf ~/x; cat a.txt"]);
     assert_eq!(refused.status.code(), Some(8), "{}", stdout(&refused));
+    let plan: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    let effects = plan["plan"]["lowering"]["effects"].as_array().unwrap();
+    let told = |token: &str| {
+        let effect = effects.iter().find(|effect| effect["token"] == token).unwrap();
+        (effect["access"].clone(), effect["confidence"].clone())
+    };
+    assert_eq!(told("~/x").0, "write", "{effects:?}");
+    assert_eq!(told("a.txt"), ("read".into(), "high".into()), "{effects:?}");
 }
 
 #[test]

@@ -44,6 +44,11 @@ pub(super) fn check(
     Ok((analysis.effects, warnings))
 }
 
+/// Returns what a command is thought to do; nothing of a script that was not understood.
+pub(super) fn of(command: &Command) -> Vec<Effect> {
+    analysis(command).map(|analysis| analysis.effects).unwrap_or_default()
+}
+
 fn analysis(command: &Command) -> Result<Analysis, warrant_script::ParseError> {
     match command {
         Command::Argv { program, args } => {
