@@ -21,12 +21,9 @@ pub enum NoBackend {
         "SANDBOX_PROVIDER_UNAVAILABLE: {0} is not available here; see warrant sandbox providers"
     )]
     Unavailable(Isolation),
-    /// Nothing here holds real programs.
-    #[error(
-        "no local tier that runs real programs holds here; `warrant doctor` says what is missing, \
-         and --provider hermetic interprets shell scripts without one"
-    )]
-    NothingHolds,
+    /// There is none at all.
+    #[error("this machine has no local tier")]
+    Nothing,
 }
 
 /// Returns the local backends, strongest first, as they are found by trying.
@@ -78,11 +75,12 @@ pub fn choose<'a>(
     all.find(|backend| backend.isolation() == isolation).ok_or(NoBackend::Unavailable(isolation))
 }
 
-/// A tier counts when its probe confirms that files and network are held.
+/// A tier counts when its probe confirms that files and network are held. Where none does it is
+/// the first one, whose runs are refused for that, with a receipt; never a weaker one.
 fn strongest(backends: &[Arc<dyn Backend>]) -> Result<&Arc<dyn Backend>, NoBackend> {
     let holds = |backend: &&Arc<dyn Backend>| {
         backend.isolation() == Isolation::Namespace
             && backend.probe().lacking(["files.read", "files.write", "network"]).is_empty()
     };
-    backends.iter().find(holds).ok_or(NoBackend::NothingHolds)
+    backends.iter().find(holds).or(backends.first()).ok_or(NoBackend::Nothing)
 }

@@ -6,9 +6,9 @@ use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
 pub(crate) struct Init {
-    /// The policy to start with: default, strict, dev or ci
-    #[arg(long, value_name = "PRESET", default_value = "default")]
-    pub(crate) preset: String,
+    /// The policy to start with: default, strict, dev or ci [default: default]
+    #[arg(long, value_name = "PRESET")]
+    pub(crate) preset: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use warrant_plane::random;
 use warrant_plane::store::{PolicyRow, RunFilter};
@@ -24,11 +24,16 @@ use warrant_govern::{
 
 /// `warrant init`.
 pub(crate) fn init(home: Option<&Path>, arguments: &Init) -> anyhow::Result<Exit> {
-    let Some(preset) = Preset::named(&arguments.preset) else {
-        ui::note(&format!("--preset is default, strict, dev or ci, not `{}`", arguments.preset));
+    let name = arguments.preset.as_deref().unwrap_or("default");
+    let Some(preset) = Preset::named(name) else {
+        ui::note(&format!("--preset is default, strict, dev or ci, not `{name}`"));
         return Ok(Exit::Usage);
     };
     let desk = Desk::open_with(home, preset)?;
+    let in_force = desk.policy().map(PolicySnapshot::hash);
+    if arguments.preset.is_some() && in_force != Some(preset.load()?.hash()) {
+        bail!("this home has a policy, which stays; change it with: warrant policy set {name}");
+    }
     let home = desk.plane().home();
     let (plane, runner) = (home.plane_key().public().id(), home.runner_key().public().id());
     if arguments.json {

@@ -209,6 +209,38 @@ fn data_that_went_nowhere_is_no_success() {
 }
 
 #[test]
+fn where_no_tier_holds_a_run_is_refused_with_a_receipt() {
+    let machine = Machine::new();
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces && \
+                  \"$0\" sandbox exec -- echo ran; code=$?; \"$0\" runs; exit $code";
+    let output = std::process::Command::new("unshare")
+        .args(["-Ur", "sh", "-c", script, env!("CARGO_BIN_EXE_warrant")])
+        .env("WARRANT_HOME", machine.home())
+        .current_dir(machine.work(""))
+        .stdin(std::process::Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert!(stderr(&output).contains("warrant doctor"), "{}", stderr(&output));
+    let listed = stdout(&output);
+    assert!(!listed.starts_with("ran") && listed.lines().count() == 1, "{listed}");
+    let run = listed.split_whitespace().next().unwrap();
+    let verified = machine.run(&["verify", run]);
+    assert_eq!(verified.status.code(), Some(0), "{}", stderr(&verified));
+}
+
+#[test]
+fn a_home_keeps_its_policy_when_another_preset_is_asked_for() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init", "--preset", "strict"]).status.success());
+    assert!(machine.run(&["init", "--preset", "strict"]).status.success());
+    assert!(machine.run(&["init"]).status.success());
+    let other = machine.run(&["init", "--preset", "dev"]);
+    assert_eq!(other.status.code(), Some(1), "{}", stdout(&other));
+    assert!(stderr(&other).contains("policy set dev"), "{}", stderr(&other));
+}
+
+#[test]
 fn a_full_disk_is_named_and_nothing_runs() {
     if !rustix::process::geteuid().is_root() {
         // Only root can make a disk that is full.

@@ -90,6 +90,9 @@ impl Report {
         if (is_ours || may_be_missing) && !ended.message.is_empty() {
             notes.push(format!("  {}", ui::printable(&ended.message)));
         }
+        if ended.outcome == Outcome::PostureRefused && !isolation.is_remote() {
+            notes.push("  what is missing here, and the remedy: warrant doctor".to_owned());
+        }
         notes.extend(ended.left_behind.iter().map(|left| format!("  {}", ui::printable(left))));
         if !arguments.json {
             notes.extend(kept_notes(kept, &ended.run).iter().map(|note| format!("  {note}")));
