@@ -95,6 +95,9 @@ pub enum HomeError {
         #[source]
         cause: SealError,
     },
+    /// A key is sealed and the environment brings nothing that opens it.
+    #[error("{0} is sealed: set WARRANT_MASTER_KEY or WARRANT_MASTER_KEY_FROM")]
+    NoMasterKey(PathBuf),
     /// The settings are damaged.
     #[error("{0} is damaged")]
     Settings(PathBuf),
@@ -382,7 +385,7 @@ fn read_key(keys: &Path, name: &str, master: Option<&MasterKey>) -> Result<Signi
                 serde_json::from_slice(&content).map_err(|_| HomeError::Settings(path.clone()))?;
             let opened = match master {
                 Some(master) => sealed.open(master),
-                None => Err(SealError::EmptyKey),
+                None => return Err(HomeError::NoMasterKey(path)),
             };
             let pem = opened.map_err(|cause| HomeError::Seal { path: path.clone(), cause })?;
             (path, pem)
