@@ -4,13 +4,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
-use warrant_protocol::Digest;
+use warrant_protocol::{Digest, Timestamp};
 use warrant_runner::run::Ended;
 use warrant_workspace::{
-    ExportError, ExportOptions, GateLists, GatePolicy, Gated, Journal, JournalError, Recovered,
-    TreeLimits, TreePath, apply_export, plan_export,
+    ExportError, ExportOptions, GateLists, GatePolicy, Gated, Journal, JournalError, NotExported,
+    Recovered, TreeLimits, TreePath, apply_export, plan_export,
 };
 
 use crate::desk::Desk;
@@ -42,6 +43,10 @@ pub enum Kept {
         paths: Vec<TreePath>,
         /// What the gate named, with its verdicts.
         gated: Vec<Gated>,
+        /// What somebody else changed since the run began, and is as they left it.
+        conflicts: Vec<TreePath>,
+        /// What cannot be brought home whatever policy says: pipes, devices, files too large.
+        left_out: Vec<NotExported>,
     },
 }
 
@@ -79,14 +84,21 @@ pub fn after(desk: &Desk, workspace: &Path, mode: Mode, ended: &Ended) -> Result
     let options = ExportOptions {
         policy: &gate(desk),
         released: &[],
-        started_at: None,
+        started_at: Some(just_after(ended.began)),
         limits: TreeLimits::generous(),
     };
     let plan = plan_export(root.as_fd(), upper.as_fd(), &options)?;
-    let gated = plan.gated.clone();
+    let (gated, conflicts) = (plan.gated.clone(), plan.conflicts.clone());
+    let left_out = plan.not_exported.clone();
     let (journal, _) = open_journal(desk, workspace)?;
     let exported = apply_export(plan, workspace, upper.as_fd(), &journal)?;
-    Ok(Kept::Exported { paths: exported.paths, gated })
+    Ok(Kept::Exported { paths: exported.paths, gated, conflicts, left_out })
+}
+
+/// Times are told in whole milliseconds; what the run before this one wrote just now is older
+/// than the next.
+fn just_after(began: Timestamp) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(began.unix_ms() + 1)
 }
 
 /// Returns what the policy in force says of names that run by themselves later: its own lists,

@@ -107,6 +107,8 @@ impl Surroundings<'_> {
 pub struct Ended {
     /// The run.
     pub run: RunId,
+    /// When it was begun here; what it saw of the workspace is as of then.
+    pub began: Timestamp,
     /// How the program ended, or why it never started.
     pub outcome: Outcome,
     /// Why it did not end well, for people; empty when it did.
@@ -180,8 +182,10 @@ fn run_at(
     let mut journal = Journal::new(lease.chain.clone(), surroundings.clock);
     let mut redactor = Redactor::none();
     let left = Cell::new(None);
+    let began = journal.now();
     let walked = walk(surroundings, (visit, &lease), &mut journal, (&mut redactor, &left));
-    seal(surroundings, (visit, &lease), journal, (walked, redactor, left.take()))
+    let sealed = seal(surroundings, (visit, &lease), journal, (walked, redactor, left.take()))?;
+    Ok(Ended { began, ..sealed })
 }
 
 /// The rooms, in their order. Whoever returns early leaves the later rooms unentered.
@@ -426,7 +430,8 @@ fn seal(
             }
         })?;
     let run = lease.key.run.clone();
-    Ok(Ended { run, outcome, message, usage, receipt, upper, left_behind })
+    let began = receipt.body().started_at;
+    Ok(Ended { run, began, outcome, message, usage, receipt, upper, left_behind })
 }
 
 /// Returns who cancelled a run.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use warrant_govern::{Ask, Desk, Hands, Permit, backends, keep};
 use warrant_protocol::RunId;
 use warrant_runner::run::{Ended, Observer};
@@ -15,6 +15,7 @@ use warrant_workspace::Step;
 use crate::args::Exec;
 use crate::exit::{Exit, Misuse};
 use crate::progress::Meter;
+use crate::ui;
 
 mod plan;
 pub(crate) mod report;
@@ -24,8 +25,15 @@ mod terminal;
 use report::Report;
 use request::Wish;
 
-/// Runs one program under a contract.
+/// Runs one program under a contract. Where that fails, it is told that the exit code is ours.
 pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit> {
+    try_run(home, arguments).or_else(|error| {
+        ui::error(&error);
+        Ok(report::failed(&error, Exit::of_error(&error), arguments.json))
+    })
+}
+
+fn try_run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit> {
     // What only looks leaves nothing behind, not even a home.
     let passing = if arguments.dry_run { passing_home(home)? } else { None };
     let home = passing.as_ref().map_or(home, |directory| Some(directory.path()));
@@ -86,7 +94,8 @@ pub(crate) fn carry_out(
         Err(report) => return report.print(desk, arguments),
     };
     let ended = perform(desk, &wish.ask, backend, (&run, arguments))?;
-    let kept = keep::after(desk, &wish.ask.workspace, wish.mode, &ended)?;
+    let kept = keep::after(desk, &wish.ask.workspace, wish.mode, &ended)
+        .with_context(|| format!("{run} ran, but its writes could not be kept"))?;
     let exit =
         Report::ended(&ended, backend.isolation(), (&kept, arguments)).print(desk, arguments);
     std::mem::forget(ended);

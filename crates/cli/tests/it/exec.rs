@@ -122,6 +122,32 @@ fn rollback_mode_keeps_success_drops_failure_and_undoes() {
 }
 
 #[test]
+fn rollback_mode_never_overwrites_what_a_person_changed_meanwhile() {
+    let machine = Machine::new();
+    let mut run = warrant()
+        .args(["sandbox", "exec", "--mode", "workspace-rollback", "--"])
+        .args(["sh", "-c", "echo begun; read go; echo program > a.txt; echo new > b.txt; mkfifo p"])
+        .env("WARRANT_HOME", machine.home())
+        .current_dir(machine.work(""))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut begun = [0; 6];
+    std::io::Read::read_exact(run.stdout.as_mut().unwrap(), &mut begun).unwrap();
+    std::fs::write(machine.work("a.txt"), "person\n").unwrap();
+    std::io::Write::write_all(run.stdin.as_mut().unwrap(), b"go\n").unwrap();
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(machine.work("a.txt")).unwrap(), "person\n");
+    assert_eq!(std::fs::read_to_string(machine.work("b.txt")).unwrap(), "new\n");
+    let told = stderr(&output);
+    assert!(told.contains("changed here meanwhile: a.txt"), "{told}");
+    assert!(told.contains("no file: p"), "{told}");
+}
+
+#[test]
 fn a_dry_run_runs_nothing_and_stores_nothing() {
     let machine = Machine::new();
     assert!(machine.run(&["init"]).status.success());
@@ -227,6 +253,20 @@ fn where_no_tier_holds_a_run_is_refused_with_a_receipt() {
     let run = listed.split_whitespace().next().unwrap();
     let verified = machine.run(&["verify", run]);
     assert_eq!(verified.status.code(), Some(0), "{}", stderr(&verified));
+}
+
+#[test]
+fn a_failure_of_ours_is_told_from_the_programs_code() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    std::fs::write(machine.home().join("home.json"), "{").unwrap();
+    let failed = machine.json(&["sandbox", "exec", "--json", "--", "true"]);
+    assert_eq!(failed["status"], "error", "{failed}");
+    assert_eq!((&failed["exitCode"], &failed["exitCodeIs"]), (&1.into(), &"warrant".into()));
+    assert!(failed["message"].as_str().unwrap().contains("home.json"), "{failed}");
+    let told = machine.exec(&["--", "true"]);
+    assert_eq!(told.status.code(), Some(1));
+    assert!(stderr(&told).contains("exit code 1 is warrant's own"), "{}", stderr(&told));
 }
 
 #[test]

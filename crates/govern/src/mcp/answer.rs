@@ -176,11 +176,14 @@ pub(crate) fn writes(kept: &Kept) -> (Vec<String>, Value) {
             let line = "its writes were dropped; the workspace is as it was".to_owned();
             (vec![line], json!({"writes": "rolled-back"}))
         }
-        Kept::Exported { paths, gated } => exported(paths, gated),
+        Kept::Exported { paths, gated, conflicts, .. } => exported((paths, conflicts), gated),
     }
 }
 
-fn exported(paths: &[TreePath], gated: &[Gated]) -> (Vec<String>, Value) {
+fn exported(
+    (paths, conflicts): (&[TreePath], &[TreePath]),
+    gated: &[Gated],
+) -> (Vec<String>, Value) {
     let names: Vec<String> = paths.iter().take(PATHS_NAMED).map(ToString::to_string).collect();
     let mut lines = Vec::new();
     if !names.is_empty() {
@@ -194,6 +197,9 @@ fn exported(paths: &[TreePath], gated: &[Gated]) -> (Vec<String>, Value) {
             gate.path
         ));
     }
+    lines.extend(conflicts.iter().map(|path| {
+        format!("not kept, because somebody else changed it meanwhile: {path} (read it again)")
+    }));
     let held: Vec<Value> = gated
         .iter()
         .map(|gate| {
@@ -210,6 +216,7 @@ fn exported(paths: &[TreePath], gated: &[Gated]) -> (Vec<String>, Value) {
         "paths": names,
         "pathCount": paths.len(),
         "gated": held,
+        "conflicts": conflicts.iter().map(ToString::to_string).collect::<Vec<_>>(),
     });
     (lines, facts)
 }

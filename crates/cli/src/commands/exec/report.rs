@@ -5,7 +5,7 @@ use warrant_plane::Judgment;
 use warrant_protocol::story::outcome_words;
 use warrant_protocol::{Isolation, LimitKind, Outcome, RunId, Timestamp};
 use warrant_runner::run::Ended;
-use warrant_workspace::Verdict;
+use warrant_workspace::{NotExported, TreePath, Verdict};
 
 use crate::args::Exec;
 use crate::exit::Exit;
@@ -23,6 +23,21 @@ pub(crate) struct Report {
     notes: Vec<String>,
     /// What `--json` says.
     details: Value,
+}
+
+/// Tells that an exec failed with `exit`, which is ours.
+pub(crate) fn failed(error: &anyhow::Error, exit: Exit, as_json: bool) -> Exit {
+    if as_json {
+        ui::json(&json!({
+            "status": "error",
+            "message": format!("{error:#}"),
+            "exitCode": exit.code(),
+            "exitCodeIs": exit.owner(),
+        }));
+    } else {
+        ui::note(&format!("warrant: failed · exit code {} is warrant's own", exit.code()));
+    }
+    exit
 }
 
 impl Report {
@@ -158,15 +173,31 @@ fn kept_notes(kept: &Kept, run: &RunId) -> Vec<String> {
             "changed files are kept as a diff: warrant diff {run}, warrant pull {run}"
         )],
         Kept::RolledBack => vec!["rolled back: the workspace is as it was".to_owned()],
-        Kept::Exported { paths, gated } => {
+        Kept::Exported { paths, gated, conflicts, left_out } => {
             let first =
                 format!("kept {} changed paths; put them back with: warrant undo", paths.len());
             let held = gated.iter().filter(|gate| gate.verdict != Verdict::Flag).map(|gate| {
                 let path = ui::printable(&gate.path.to_string());
                 format!("not kept, because it runs by itself later: {path}")
             });
-            std::iter::once(first).chain(held).collect()
+            let changed = conflicts.iter().map(|path| {
+                let path = ui::printable(&path.to_string());
+                format!("not kept, because it was changed here meanwhile: {path}; see warrant diff {run}")
+            });
+            let left_out = left_out.iter().map(|left| {
+                let (path, why) = unkept(left);
+                format!("not kept, because it is {why}: {}", ui::printable(&path.to_string()))
+            });
+            std::iter::once(first).chain(held).chain(changed).chain(left_out).collect()
         }
+    }
+}
+
+/// Returns what cannot be kept, and why.
+const fn unkept(left: &NotExported) -> (&TreePath, &'static str) {
+    match left {
+        NotExported::Special { path, .. } => (path, "no file"),
+        NotExported::TooLarge { path, .. } => (path, "too large"),
     }
 }
 
@@ -175,7 +206,7 @@ fn kept_details(kept: &Kept) -> Value {
         Kept::Nothing => json!({"writes": "none"}),
         Kept::AsDiff(diff) => json!({"writes": "diff", "diffHash": diff}),
         Kept::RolledBack => json!({"writes": "rolled-back"}),
-        Kept::Exported { paths, gated } => {
+        Kept::Exported { paths, gated, conflicts, left_out } => {
             let paths: Vec<String> = paths.iter().map(ToString::to_string).collect();
             let gated: Vec<Value> = gated
                 .iter()
@@ -184,7 +215,18 @@ fn kept_details(kept: &Kept) -> Value {
                     json!({"path": gate.path.to_string(), "verdict": verdict})
                 })
                 .collect();
-            json!({"writes": "kept", "paths": paths, "gated": gated})
+            let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
+            let left_out: Vec<Value> = left_out
+                .iter()
+                .map(|left| {
+                    let (path, why) = unkept(left);
+                    json!({"path": path.to_string(), "why": why})
+                })
+                .collect();
+            json!({
+                "writes": "kept", "paths": paths, "gated": gated,
+                "conflicts": conflicts, "leftOut": left_out,
+            })
         }
     }
 }
