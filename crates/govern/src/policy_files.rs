@@ -1,8 +1,8 @@
 //! The files of a policy in the home: read, checked elsewhere, replaced in one step.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -129,14 +129,18 @@ pub fn write_policy(home: &Path, files: &PolicyFiles) -> Result<(), PolicyFilesE
     let current = policy_folder(home);
     let written = (|| {
         // Readable by its owner alone, and under a name that nobody else writes.
-        let fresh = tempfile::Builder::new().prefix("policy.new.").tempdir_in(home)?;
+        let alone = fs::Permissions::from_mode(0o700);
+        let fresh =
+            tempfile::Builder::new().prefix("policy.new.").permissions(alone).tempdir_in(home)?;
         let all = [
             ("document.json", &files.document),
             ("rules.cedar", &files.rules),
             ("tests.jsonl", &files.examples),
         ];
         for (name, text) in all {
-            let mut file = File::create(fresh.path().join(name))?;
+            let mut options = OpenOptions::new();
+            options.write(true).create_new(true).mode(0o600);
+            let mut file = options.open(fresh.path().join(name))?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
         }

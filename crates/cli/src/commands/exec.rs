@@ -1,7 +1,9 @@
 //! `warrant sandbox exec`: request, decision, contract, run, receipt, in this process.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -67,7 +69,9 @@ fn try_run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit> {
 /// Returns a home that is gone afterwards, where none is set up yet.
 fn passing_home(home: Option<&Path>) -> anyhow::Result<Option<tempfile::TempDir>> {
     let is_set_up = warrant_govern::environment(home)?.locate()?.join("home.json").exists();
-    Ok(if is_set_up { None } else { Some(tempfile::tempdir()?) })
+    let alone = fs::Permissions::from_mode(0o700);
+    let directory = || tempfile::Builder::new().permissions(alone).tempdir();
+    Ok(if is_set_up { None } else { Some(directory()?) })
 }
 
 /// Makes sure, before anything is judged, that terminal and bundle can be had at all.

@@ -22,6 +22,7 @@ fn the_first_run_prints_hello_and_leaves_a_verifiable_receipt() {
     let mode =
         |name: &str| std::fs::metadata(machine.home().join(name)).unwrap().permissions().mode();
     assert_eq!(mode("keys/plane.key.pem") & 0o777, 0o600);
+    assert_eq!((mode("policy") & 0o777, mode("policy/document.json") & 0o777), (0o700, 0o600));
     assert_eq!(mode("") & 0o077, 0);
 }
 

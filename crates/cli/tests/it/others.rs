@@ -86,3 +86,25 @@ fn another_user_approves_with_the_owners_rights_and_the_requester_does_not_by_su
     let named = alice.warrant(&["approve", run, "--as", "bob"]).output().unwrap();
     assert_eq!(named.status.code(), Some(2), "nobody is believed by name: {}", stderr(&named));
 }
+
+#[test]
+fn a_directory_nobody_may_look_into_is_veiled_and_keeps_nothing_from_running() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root can leave a directory behind that its finder may not open.
+        return;
+    }
+    let alice = Alice::new();
+    let closed = alice.path("alice/work/closed");
+    fs::create_dir(&closed).unwrap();
+    fs::write(closed.join("file"), "secret").unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    let own = alice.path("alice/work/own");
+    fs::create_dir(&own).unwrap();
+    fs::write(own.join("file"), "secret").unwrap();
+    chown(&own, Some(ALICE), Some(ALICE)).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o0)).unwrap();
+    let script = "chmod 755 own closed; cat own/file closed/file; echo end";
+    let ran = alice.warrant(&["sandbox", "exec", "--", "sh", "-c", script]);
+    let ran = { ran }.uid(ALICE).gid(ALICE).output().unwrap();
+    assert_eq!(stdout(&ran), "end\n", "{}", stderr(&ran));
+}

@@ -2,7 +2,8 @@
 //!
 //! A secret is a file whose name or path matches a glob, every hard link to the same inode
 //! anywhere in the workspace, and what a matching symbolic link points to inside it. A search
-//! that cannot see everything fails; it never stops silently at a depth.
+//! that cannot see everything fails; it never stops silently at a depth. A directory that may not
+//! be looked into is veiled whole.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ffi::OsStr;
@@ -86,6 +87,11 @@ pub(crate) fn find(
     Ok(search.finish((&workspace.path, shown), access))
 }
 
+/// Returns an error with the path it is about.
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 struct Search {
     globs: Vec<Glob>,
     root: OwnedFd,
@@ -116,7 +122,19 @@ impl Search {
             if path.components().count() > DEEPEST {
                 return Err(io::Error::other("directories are nested too deeply"));
             }
-            let directory = self.open(&path)?;
+            let directory = match self.open(&path) {
+                Ok(directory) => directory,
+                // What we may not look into, the program does not see at all: it is the same user
+                // and could open a directory of its own that is closed.
+                Err(error)
+                    if error.kind() == io::ErrorKind::PermissionDenied
+                        && !path.as_os_str().is_empty() =>
+                {
+                    self.veils.insert(path, true);
+                    continue;
+                }
+                Err(error) => return Err(named(&path, &error)),
+            };
             let mode = fstat(&directory)?.st_mode & 0o1777;
             for entry in Dir::read_from(&directory)? {
                 let entry = entry?;
@@ -144,6 +162,7 @@ impl Search {
         Ok(())
     }
 
+    /// Opens a directory below the workspace.
     fn open(&self, path: &Path) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
