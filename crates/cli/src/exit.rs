@@ -21,7 +21,10 @@ impl Exit {
     /// makes no sense, is theirs to mend.
     pub(crate) fn of_error(error: &anyhow::Error) -> Self {
         let is_misuse = error.is::<Misuse>()
-            || matches!(error.downcast_ref(), Some(DeskError::NoRun(_)))
+            || matches!(
+                error.downcast_ref(),
+                Some(DeskError::NoRun(_) | DeskError::SecretInRequest(_))
+            )
             || matches!(error.downcast_ref(), Some(WorkbenchError::NoWorkspace { .. }));
         if is_misuse { Self::Usage } else { Self::Failure }
     }

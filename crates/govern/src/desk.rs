@@ -19,9 +19,10 @@ use warrant_plane::{
 use warrant_policy::facts::Surroundings as Surrounded;
 use warrant_policy::preset::Preset;
 use warrant_policy::snapshot::PolicySnapshot;
-use warrant_protocol::port::PlaneError;
+use warrant_protocol::port::{PlaneError, SecretValue};
 use warrant_protocol::request::{ActorKind, ActorRef};
-use warrant_protocol::{Receipt, RunId, RunRequest, Timestamp};
+use warrant_protocol::{Receipt, RunId, RunRequest, SecretName, Timestamp};
+use warrant_runner::Redactor;
 use warrant_runner::run::{Ended, Observer, RunError, RunnerIdentity, Surroundings, governed_run};
 use warrant_sandbox::{Backend, Cancel, Stdin, TtySize};
 
@@ -128,6 +129,9 @@ pub enum DeskError {
     /// The request has no JSON form.
     #[error("the request cannot be written down")]
     Request(#[from] warrant_protocol::json::InvalidJson),
+    /// The request holds what may be kept nowhere.
+    #[error("the request holds the value of {0}, which is kept nowhere: have the program read it")]
+    SecretInRequest(SecretName),
     /// Nobody waits for that approval any more.
     #[error("{0} does not wait any more; try again")]
     Moved(RunId),
@@ -249,6 +253,7 @@ impl Desk {
     /// # Errors
     /// [`DeskError`] when nothing could be kept; then nothing may run.
     pub fn permit(&self, ask: &Ask) -> Result<Permit, DeskError> {
+        self.check_secrets(&ask.request)?;
         if let Some(run) = self.approved_twin(ask)? {
             return Ok(Permit::Granted(run));
         }
@@ -275,6 +280,36 @@ impl Desk {
         let found = found.ok_or_else(|| DeskError::Moved(waiting.clone()))?;
         let (judgment, deadline) = (found.judgment, found.deadline);
         Ok(Permit::Waiting { run: waiting, judgment, deadline })
+    }
+
+    /// Refuses a request that holds the value of a secret it asks for: requests are kept.
+    ///
+    /// Values shorter than a word are not looked for, because ordinary commands hold them, too;
+    /// nor are those of secrets that the request does not name.
+    fn check_secrets(&self, request: &RunRequest) -> Result<(), DeskError> {
+        const SHORTEST: usize = 8;
+        if request.secret_names.is_empty() {
+            return Ok(());
+        }
+        let secrets = self.plane.secrets();
+        let known = secrets.release(&request.secret_names).or_else(|_| {
+            // One that was never set is refused where it would be released.
+            let kept: Vec<SecretName> = secrets.list()?.into_iter().map(|kept| kept.name).collect();
+            let wanted = request.secret_names.iter().filter(|name| kept.contains(name));
+            secrets.release(&wanted.cloned().collect::<Vec<_>>())
+        });
+        let text = warrant_protocol::json::to_value(request)?.to_string();
+        for secret in known.unwrap_or_default() {
+            if secret.value.len() < SHORTEST {
+                continue;
+            }
+            let value = SecretValue { name: secret.name.clone(), value: secret.value.to_string() };
+            let redactor = Redactor::new(&[value]);
+            if redactor.is_ok_and(|redactor| redactor.finds(text.as_bytes())) {
+                return Err(DeskError::SecretInRequest(secret.name));
+            }
+        }
+        Ok(())
     }
 
     /// Runs what was permitted, to its receipt.

@@ -347,6 +347,30 @@ fn a_secret_reaches_the_program_by_policy_and_never_the_disk_or_the_screen() {
 }
 
 #[test]
+fn a_secret_in_the_command_itself_is_refused_and_kept_nowhere() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    let value = "s3cr3t-Value-9473";
+    set_secret(&machine, "TOKEN", value);
+    release(&machine, "TOKEN");
+    let assigned = format!("X={value}");
+    let script = format!("echo {value}");
+    let encoded = format!("echo {} | base64 -d", "czNjcjN0LVZhbHVlLTk0NzM=");
+    for arguments in [
+        vec!["--", "echo", value],
+        vec!["--", "sh", "-c", &script],
+        vec!["--", "sh", "-c", &encoded],
+        vec!["--env", &assigned, "--", "true"],
+    ] {
+        let refused = machine.exec(&[vec!["--secret", "TOKEN"], arguments.clone()].concat());
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains("TOKEN"), "{}", stderr(&refused));
+        assert!(!stderr(&refused).contains(value), "{}", stderr(&refused));
+    }
+    nothing_at_home_holds(&machine, value);
+}
+
+#[test]
 fn a_secret_can_be_a_file_that_only_the_session_has() {
     let machine = Machine::new();
     assert!(machine.run(&["init"]).status.success());
