@@ -104,6 +104,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) places: &'a [(PathBuf, PathBuf)],
     /// Where the program's home is inside.
     pub(crate) home: &'a Path,
+    /// What its account is called.
+    pub(crate) account: &'a str,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     /// Whether the whole system is visible, or only what is granted.
@@ -236,13 +238,13 @@ impl Builder {
             }
         }
         let home = wanted.home.display();
-        let (uid, gid) = (wanted.uid, wanted.gid);
+        let (uid, gid, name) = (wanted.uid, wanted.gid, wanted.account);
         let passwd = format!(
             "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n\
-             warrant:x:{uid}:{gid}:warrant:{home}:/bin/sh\n\
+             {name}:x:{uid}:{gid}:{name}:{home}:/bin/sh\n\
              nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
         );
-        let group = format!("root:x:0:\nwarrant:x:{gid}:\nnogroup:x:65534:\n");
+        let group = format!("root:x:0:\n{name}:x:{gid}:\nnogroup:x:65534:\n");
         self.file("/etc/passwd", passwd.as_bytes());
         self.file("/etc/group", group.as_bytes());
         self.file("/etc/hosts", b"127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost\n");

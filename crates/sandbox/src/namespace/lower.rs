@@ -38,6 +38,8 @@ pub(crate) struct Lowered {
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const DEFAULT_HOME: &str = "/tmp";
+/// What the program's account is called when its environment does not say.
+const DEFAULT_ACCOUNT: &str = "warrant";
 /// Where the explicit proxy listens inside.
 pub(crate) const PROXY_PORT: u16 = 3128;
 /// Ports on which connections that ignore the proxy are caught besides those of the rules.
@@ -68,6 +70,7 @@ pub(crate) fn lower(
         write_roots: &write_roots,
         places: &places,
         home: Path::new(home.unwrap_or(DEFAULT_HOME)),
+        account: variable(&env, "USER").filter(|name| is_account(name)).unwrap_or(DEFAULT_ACCOUNT),
         uid: identity.uid,
         gid: identity.gid,
         system,
@@ -420,4 +423,14 @@ pub(crate) fn denied(message: String) -> Refusal {
 
 pub(crate) fn prepare_failed(message: String) -> Refusal {
     Refusal { code: "SANDBOX_PREPARE_FAILED", message }
+}
+
+/// Returns whether an account may be called so; those that exist anyway keep their names.
+fn is_account(name: &str) -> bool {
+    let is_taken = ["root", "nobody"].contains(&name);
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(c);
+    !is_taken
+        && name.len() <= 32
+        && name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && name.chars().all(is_plain)
 }
