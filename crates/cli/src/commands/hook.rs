@@ -178,8 +178,8 @@ fn install(
     let file = match (agent, how.project) {
         ("codex", _) => codex_directory(how)?.join("hooks.json"),
         (_, true) => PathBuf::from(".claude/settings.json"),
-        (_, false) => match std::env::var_os("CLAUDE_CONFIG_DIR") {
-            Some(directory) => PathBuf::from(directory).join("settings.json"),
+        (_, false) => match settings::named_directory("CLAUDE_CONFIG_DIR") {
+            Some(directory) => directory.join("settings.json"),
             None => settings::home_directory()?.join(".claude/settings.json"),
         },
     };
@@ -202,12 +202,15 @@ fn put_hook(
     agent: &str,
     line: &str,
 ) -> anyhow::Result<()> {
+    if root.get("disableAllHooks") == Some(&json!(true)) {
+        bail!("its `disableAllHooks` is true, so no hook would be called");
+    }
     let hooks = settings::object_at(root, &["hooks"])?;
     let groups = hooks.entry("PreToolUse").or_insert_with(|| json!([]));
     let groups = groups.as_array_mut().context("its `PreToolUse` is no list")?;
     let is_ours = |hook: &Value| {
         let command = hook.get("command").and_then(Value::as_str).unwrap_or_default();
-        command.contains("warrant") && command.contains(&format!("hook {agent}"))
+        command == line || command.contains("warrant") && command.contains(&format!("hook {agent}"))
     };
     for group in groups.iter_mut() {
         if let Some(hooks) = group.get_mut("hooks").and_then(Value::as_array_mut) {
@@ -250,5 +253,21 @@ mod tests {
         assert_eq!(groups[1]["hooks"][0]["command"], "/new/warrant hook codex || exit 2");
         assert_eq!(root["hooks"]["Stop"][0]["hooks"][0]["command"], "beep");
         assert_eq!(root["model"], "x");
+    }
+
+    #[test]
+    fn our_hook_replaces_itself_whatever_the_program_is_called() {
+        let mut root = serde_json::Map::new();
+        put_hook(&mut root, "codex", "/opt/w hook codex || exit 2").unwrap();
+        let once = root.clone();
+        put_hook(&mut root, "codex", "/opt/w hook codex || exit 2").unwrap();
+        assert_eq!(root, once);
+    }
+
+    #[test]
+    fn a_hook_that_would_not_be_called_is_not_installed() {
+        let mut root = json!({"disableAllHooks": true});
+        let refusal = put_hook(root.as_object_mut().unwrap(), "claude-code", "x").unwrap_err();
+        assert!(refusal.to_string().contains("disableAllHooks"), "{refusal}");
     }
 }

@@ -59,8 +59,8 @@ fn install(home: Option<&Path>, agent: &str, how: &Install) -> anyhow::Result<Ex
 fn json_file(agent: &str, how: &Install) -> anyhow::Result<PathBuf> {
     Ok(match (agent, how.project) {
         ("claude", true) => PathBuf::from(".mcp.json"),
-        ("claude", false) => match std::env::var_os("CLAUDE_CONFIG_DIR") {
-            Some(directory) => PathBuf::from(directory).join(".claude.json"),
+        ("claude", false) => match settings::named_directory("CLAUDE_CONFIG_DIR") {
+            Some(directory) => directory.join(".claude.json"),
             None => settings::home_directory()?.join(".claude.json"),
         },
         (_, true) => PathBuf::from(".cursor/mcp.json"),
@@ -73,8 +73,8 @@ pub(crate) fn codex_directory(how: &Install) -> anyhow::Result<PathBuf> {
     if how.project {
         return Ok(PathBuf::from(".codex"));
     }
-    Ok(match std::env::var_os("CODEX_HOME") {
-        Some(directory) => PathBuf::from(directory),
+    Ok(match settings::named_directory("CODEX_HOME") {
+        Some(directory) => directory,
         None => settings::home_directory()?.join(".codex"),
     })
 }

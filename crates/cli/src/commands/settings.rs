@@ -235,6 +235,11 @@ pub(crate) fn home_directory() -> anyhow::Result<PathBuf> {
     Ok(PathBuf::from(home.context("HOME is not set, so there are no settings of yours")?))
 }
 
+/// Returns the directory that a variable names; one that is empty names none.
+pub(crate) fn named_directory(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|named| !named.is_empty()).map(PathBuf::from)
+}
+
 /// Returns the arguments that make another start of this program use the same home.
 pub(crate) fn home_arguments(home: Option<&Path>) -> anyhow::Result<Vec<String>> {
     let named = home.map(Path::to_owned).or_else(|| {
