@@ -98,6 +98,14 @@ await rejects(daytona.create({ volumes: [{ volumeId: 'v', mountPath: '/v' }] }),
 assert.equal((await daytona.get(sandbox.id)).id, sandbox.id)
 await sandbox.setLabels({ suite: 'doors', more: '1' })
 await sandbox.setAutostopInterval(7)
+if (!isOld) {
+  await sandbox.updateNetworkSettings({ networkBlockAll: true })
+  assert.equal((await daytona.get(sandbox.id)).networkBlockAll, true)
+  await rejects(sandbox.updateNetworkSettings({ domainAllowList: 'example.org' }), /DENY_POLICY_VIOLATION/)
+  const named = []
+  for await (const each of daytona.list({ labels: { more: '1' }, limit: 1 })) named.push(each.id)
+  assert.deepEqual(named, [sandbox.id])
+}
 await sandbox.stop()
 await rejects(sandbox.process.executeCommand('true'), /paused/)
 await sandbox.start()

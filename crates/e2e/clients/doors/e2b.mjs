@@ -26,6 +26,7 @@ assert.equal(failed.exitCode, 3)
 const where = await sandbox.commands.run('pwd; echo ~', { cwd: '/tmp' })
 assert.equal(where.stdout, '/tmp\n/home/user\n')
 assert.equal((await sandbox.commands.run('pwd')).stdout, '/home/user\n')
+assert.equal((await sandbox.commands.run('whoami')).stdout, 'user\n')
 
 // Output arrives while the command runs.
 const seen = []

@@ -115,6 +115,20 @@ assert.deepEqual([smuggled.status, smuggled.json.error.reason_code], [400, 'DENY
 assert.equal((await execute(id, 'ls')).status, 403)
 assert.equal((await call('GET', `/sandbox/${id}/filesystem?path=smuggled`)).status, 404)
 
+// No other door leads around the decisions.
+const around = [
+  ['POST', `/toolbox/${id}/process/execute`, { Authorization: `Bearer ${key}` }, { command: 'touch around' }],
+  ['GET', `/api/sandbox/${id}`, { Authorization: `Bearer ${key}` }],
+  ['POST', `/sandboxes/${id}/connect`, { 'X-API-KEY': key }, {}],
+  ['POST', `/v2/sandboxes/${id}/connect`, { 'X-API-KEY': key }, {}],
+  ['GET', `/v1/sandboxes/${id}/endpoints/44772`, { 'OPEN-SANDBOX-API-KEY': key }],
+  ['POST', `/v1/sandboxes/${id}/proxy/44772/command`, { 'OPEN-SANDBOX-API-KEY': key }, { command: 'touch around' }],
+]
+for (const [method, path, headers, body] of around) {
+  const response = await fetch(base + path, { method, headers: { ...headers, 'Content-Type': 'application/json' }, body: body && JSON.stringify(body) })
+  assert.equal(response.status, 404, `${path} ${await response.text()}`)
+}
+
 // A client that goes away while its command runs takes no record with it.
 await decide(id, ['sleep', '1'])
 const gone = new AbortController()

@@ -61,6 +61,7 @@ pub fn router(hall: Hall) -> Router {
         .route("/sandbox/{id}/autostop/{minutes}", post(control::set_idle))
         .route("/sandbox/{id}/ttl/{minutes}", post(control::set_ttl))
         .route("/sandbox/{id}/labels", put(control::set_labels))
+        .route("/sandbox/{id}/network-settings", post(control::set_network))
         .route("/sandbox/{id}/last-activity", post(control::touch))
         .fallback(any(unserved));
     Router::new()
@@ -117,7 +118,7 @@ fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
 /// Returns who calls and the sandbox they name, by id or name.
 fn visit(hall: &Hall, headers: &HeaderMap, id: &str) -> Result<(ActorRef, Sandbox), Response> {
     let guest = guest(hall, headers)?;
-    if let Ok(sandbox) = hall.workshop.find(&guest, id) {
+    if let Ok(sandbox) = hall.find(&guest, id) {
         return Ok((guest, sandbox));
     }
     let mut all = hall.workshop.list(&guest, crate::doors::DoorName::Daytona).into_iter();

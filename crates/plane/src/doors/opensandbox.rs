@@ -113,7 +113,7 @@ fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
 /// Returns who calls and the sandbox they name, by the lifecycle's key.
 fn visit(hall: &Hall, headers: &HeaderMap, id: &str) -> Result<(ActorRef, Sandbox), Response> {
     let guest = guest(hall, headers)?;
-    match hall.workshop.find(&guest, id) {
+    match hall.find(&guest, id) {
         Ok(sandbox) => Ok((guest, sandbox)),
         Err(refusal) => Err(error(&refusal)),
     }

@@ -332,6 +332,27 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
     })
 }
 
+pub(crate) async fn set_network(
+    State(hall): State<Hall>,
+    Visit((guest, sandbox)): Visit,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let known = ["networkBlockAll", "networkAllowList", "domainAllowList"];
+    let wish = reply::object(&body).and_then(|body| match unknown_member(&body, &known) {
+        Some(name) => Err(format!("{name} cannot be enforced here")),
+        None => reach(&body),
+    });
+    let reach = match wish {
+        Ok(reach) => reach,
+        Err(message) => return invalid(&message),
+    };
+    match hall.ask(move |workshop| workshop.set_reach(&guest, &sandbox.id, reach)).await {
+        Ok(sandbox) => answer(&headers, &sandbox),
+        Err(refusal) => error(&refusal),
+    }
+}
+
 fn reach(body: &Map<String, Value>) -> Result<Reach, String> {
     if boolean(body, "networkBlockAll")? == Some(true) {
         return Ok(Reach::Nothing);

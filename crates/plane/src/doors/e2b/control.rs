@@ -115,7 +115,7 @@ pub(crate) async fn describe(
     Guest(guest): Guest,
     Path(id): Path<String>,
 ) -> Response {
-    match hall.workshop.find(&guest, &id) {
+    match hall.find(&guest, &id) {
         Ok(sandbox) => reply::with_receipt(
             reply::json(StatusCode::OK, &described(&sandbox)),
             Some(&sandbox.run),
@@ -192,6 +192,9 @@ pub(crate) async fn connect(
         Err(message) => return api_fault(StatusCode::BAD_REQUEST, &message),
     };
     let name = id.clone();
+    if let Err(error) = hall.find(&guest, &id) {
+        return not_found(&name, &error);
+    }
     let joined = hall.ask(move |workshop| {
         let sandbox = workshop.resume(&guest, &id)?;
         let Some(ms) = seconds.map(|seconds| seconds.saturating_mul(1000)) else {
