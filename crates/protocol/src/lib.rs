@@ -37,6 +37,7 @@ pub mod receipt;
 pub mod redact;
 pub mod request;
 pub mod sealed;
+pub mod shared;
 pub mod signed;
 pub mod state;
 pub mod story;

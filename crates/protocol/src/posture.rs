@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::Isolation;
+use crate::shared::Shared;
 
 /// Whether one component of a boundary holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +62,7 @@ pub struct Posture {
     /// The version of what enforces: kernel release and our own version, or the provider's.
     pub provider_version: String,
     /// The facts by name.
-    pub components: BTreeMap<String, Component>,
+    pub components: Shared<BTreeMap<String, Component>>,
 }
 
 impl Posture {
@@ -98,7 +99,8 @@ mod tests {
                 ("a".into(), component(Enforcement::Enforced)),
                 ("b".into(), component(Enforcement::Unknown)),
                 ("c".into(), component(Enforcement::Absent)),
-            ]),
+            ])
+            .into(),
         };
         assert_eq!(posture.lacking(["a", "b", "c", "d"]), ["b", "c", "d"]);
     }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::Digest;
 use crate::canonical::hash_canonical;
 use crate::json::{self, InvalidJson};
+use crate::shared::Shared;
 
 /// The things the preimage's hashes are over.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,7 +43,7 @@ pub struct Preimage {
     /// Digest of [`PreimageInputs::resource_limits`].
     pub resource_limits_hash: Digest,
     /// The things themselves.
-    pub inputs: PreimageInputs,
+    pub inputs: Shared<PreimageInputs>,
 }
 
 impl Preimage {
@@ -56,7 +57,7 @@ impl Preimage {
             mounts_hash: hash_canonical(&inputs.mounts),
             egress_policy_hash: hash_canonical(&inputs.egress_policy),
             resource_limits_hash: hash_canonical(&inputs.resource_limits),
-            inputs,
+            inputs: inputs.into(),
         }
     }
 

@@ -255,5 +255,9 @@ fn posture(cgroups: &Cgroups) -> Posture {
         };
         add(&format!("limits.{}", kind.as_str()), enforcement, source, detail);
     }
-    Posture { isolation: Isolation::Process, provider_version: provider_version(), components }
+    Posture {
+        isolation: Isolation::Process,
+        provider_version: provider_version(),
+        components: components.into(),
+    }
 }

@@ -218,7 +218,7 @@ fn state_words(state: &State) -> (&'static str, Tone, &str) {
 fn posture_text(posture: &Posture) -> String {
     let has_color = ui::stdout_has_color();
     let mut text = format!("{} · {}\n", posture.isolation, posture.provider_version);
-    for (name, component) in &posture.components {
+    for (name, component) in posture.components.iter() {
         let (word, tone) = match component.enforcement {
             Enforcement::Enforced => ("enforced", Tone::Good),
             Enforcement::Absent => ("absent", Tone::Bad),

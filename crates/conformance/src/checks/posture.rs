@@ -41,7 +41,7 @@ fn report(lab: &Lab<'_>) -> Finding {
     let missing: Vec<_> =
         vocabulary().filter(|name| !posture.components.contains_key(name)).collect();
     ensure(missing.is_empty(), || format!("it tells nothing about {}", missing.join(", ")))?;
-    for (name, fact) in &posture.components {
+    for (name, fact) in posture.components.iter() {
         let is_sourced = !fact.source.is_empty();
         let is_known = fact.evidence != Evidence::Unavailable;
         ensure(is_sourced && (is_known || fact.enforcement == Enforcement::Unknown), || {

@@ -180,7 +180,7 @@ const CHANGES: [(&str, Change); 12] = [
 
 fn change_input(facts: &mut Facts, name: &str) {
     let changed = json!({"changed": name});
-    let mut inputs = facts.preimage.inputs.clone();
+    let mut inputs = (*facts.preimage.inputs).clone();
     match name {
         "sandboxSpec" => inputs.sandbox_spec = changed,
         "mounts" => inputs.mounts = changed,

@@ -1,6 +1,5 @@
 //! A backend with no boundary at all that claims every wall there is.
 
-use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command as Process, Stdio};
@@ -78,7 +77,7 @@ impl Backend for Raw {
         Posture {
             isolation: Isolation::Process,
             provider_version: "raw 1".into(),
-            components: vocabulary().map(held).collect::<BTreeMap<_, _>>(),
+            components: vocabulary().map(held).collect(),
         }
     }
 

@@ -92,7 +92,8 @@ pub(crate) fn posture() -> Posture {
         components: BTreeMap::from([
             ("network".to_owned(), component()),
             ("files.write".to_owned(), component()),
-        ]),
+        ])
+        .into(),
     }
 }
 

@@ -245,7 +245,7 @@ impl TestBackend {
             posture: Posture {
                 isolation: Isolation::Mock,
                 provider_version: "test 1".into(),
-                components: BTreeMap::from(components),
+                components: BTreeMap::from(components).into(),
             },
             refusal: None,
             broken: false,

@@ -80,7 +80,7 @@ pub(super) fn sealed(pool: &Pool, reason: &str) -> Posture {
     Posture {
         isolation: Isolation::Hermetic,
         provider_version: format!("warrant {}", env!("CARGO_PKG_VERSION")),
-        components,
+        components: components.into(),
     }
 }
 

@@ -59,7 +59,11 @@ pub(crate) fn posture(host: &Host<'_>, tried: &Tried) -> Posture {
         let (enforcement, source, detail) = limit(host.cgroups, kind);
         add(&format!("limits.{}", kind.as_str()), enforcement, source, Some(detail));
     }
-    Posture { isolation: Isolation::Namespace, provider_version: provider_version(), components }
+    Posture {
+        isolation: Isolation::Namespace,
+        provider_version: provider_version(),
+        components: components.into(),
+    }
 }
 
 fn limit(cgroups: &Cgroups, kind: LimitKind) -> (Enforcement, &'static str, String) {

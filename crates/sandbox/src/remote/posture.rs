@@ -68,7 +68,7 @@ pub(crate) fn posture(findings: &Findings<'_>) -> Posture {
         Told::Is(version) => version.clone(),
         Told::Nothing => "unknown".to_owned(),
     };
-    Posture { isolation: findings.isolation, provider_version, components }
+    Posture { isolation: findings.isolation, provider_version, components: components.into() }
 }
 
 fn version(findings: &Findings<'_>) -> Fact {

@@ -24,7 +24,7 @@ impl Backend for Leaky {
         Posture {
             isolation: Isolation::Process,
             provider_version: "leaky".into(),
-            components: BTreeMap::new(),
+            components: BTreeMap::new().into(),
         }
     }
 
