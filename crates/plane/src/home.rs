@@ -60,6 +60,9 @@ struct Settings {
     pool: PoolName,
 }
 
+/// The directories of the store.
+const DATA: [&str; 4] = ["data", "data/alive", "data/sessions", "data/blobs"];
+
 const SETTINGS_VERSION: &str = "warrant.home.v1";
 
 /// Why a home cannot be used.
@@ -188,6 +191,8 @@ impl Home {
         };
         at(&root, files::check_private(&root))?;
         at(&root.join("keys"), files::check_private(&root.join("keys")))?;
+        // Whoever removed the store starts with an empty one.
+        make_directories(&root, &DATA)?;
         let settings: Settings = serde_json::from_slice(&settings)
             .map_err(|_| HomeError::Settings(settings_file.clone()))?;
         if settings.version != SETTINGS_VERSION {
@@ -330,10 +335,8 @@ fn set_up(
     master: Option<&MasterKey>,
     prepare: &dyn Fn(&Path) -> io::Result<()>,
 ) -> Result<Vec<u8>, HomeError> {
-    for dir in ["", "keys", "data", "data/alive", "data/sessions", "data/blobs"] {
-        let dir = root.join(dir);
-        at(&dir, files::create_private_dir(&dir))?;
-    }
+    make_directories(root, &["", "keys"])?;
+    make_directories(root, &DATA)?;
     let lock = root.join("home.lock");
     let _lock = at(&lock, FileLock::wait(&lock))?;
     let settings_file = root.join("home.json");
@@ -352,6 +355,16 @@ fn set_up(
         serde_json::to_vec(&settings).map_err(|_| HomeError::Settings(settings_file.clone()))?;
     at(&settings_file, files::write_private(&settings_file, &content))?;
     Ok(content)
+}
+
+/// Makes those of our directories that are not there.
+fn make_directories(root: &Path, names: &[&str]) -> Result<(), HomeError> {
+    for dir in names.iter().map(|name| root.join(name)) {
+        if !dir.is_dir() {
+            at(&dir, files::create_private_dir(&dir))?;
+        }
+    }
+    Ok(())
 }
 
 fn write_key(keys: &Path, name: &str, master: Option<&MasterKey>) -> Result<(), HomeError> {

@@ -30,6 +30,19 @@ fn the_environment_says_where_home_is() {
 }
 
 #[test]
+fn a_home_whose_store_was_removed_starts_with_an_empty_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("home");
+    let first = Home::open_at(root.clone(), None).unwrap();
+    fs::remove_dir_all(root.join("data")).unwrap();
+    let again = Home::open_at(root.clone(), None).unwrap();
+    assert_eq!(first.runner_id(), again.runner_id());
+    for name in ["data/alive", "data/sessions", "data/blobs"] {
+        assert_eq!(fs::metadata(root.join(name)).unwrap().mode() & 0o777, 0o700, "{name}");
+    }
+}
+
+#[test]
 fn first_use_sets_up_within_a_second_and_everything_is_private() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("home");
