@@ -119,6 +119,8 @@ pub struct Ended {
     pub receipt: Receipt,
     /// The overlay's upper directory, when the workspace was an overlay.
     pub upper: Option<OwnedFd>,
+    /// Why no diff was kept of what it changed, when that is so.
+    pub unpacked: Option<String>,
     /// What of the boundary could not be taken down; the receipt says it, too.
     pub left_behind: Option<String>,
 }
@@ -150,6 +152,8 @@ struct Walked {
     upper: Option<OwnedFd>,
     /// Why the run is not a success, in a word and for people.
     failure: Option<(FailureClass, String)>,
+    /// Why what it changed was not kept.
+    unpacked: Option<String>,
 }
 
 /// Runs one leased contract to its receipt.
@@ -248,8 +252,13 @@ fn walk(
         pack::record_artifact(journal, ArtifactKind::Log, log.digest, "session-log")?;
     }
     check_held(journal, &demands, &report)?;
-    let failure = told_failure(&execution, &report).or(not_packed);
-    Ok(Walked { outcome: report.outcome, usage: report.usage, upper: report.upper, failure })
+    let unpacked = not_packed.as_ref().map(|(_, message)| message.clone());
+    let failure = match (told_failure(&execution, &report), not_packed) {
+        (Some((class, ended)), Some((_, lost))) => Some((class, format!("{ended}; {lost}"))),
+        (ended, lost) => ended.or(lost),
+    };
+    let RunReport { outcome, usage, upper, .. } = report;
+    Ok(Walked { outcome, usage, upper, failure, unpacked })
 }
 
 /// Has the plane record the start; only then are secrets here.
@@ -371,6 +380,7 @@ fn seal(
         usage: Usage::default(),
         upper: None,
         failure: Some(failure),
+        unpacked: None,
     };
     let mut first_failure = None;
     let walked = match walked {
@@ -404,7 +414,8 @@ fn seal(
         usage: walked.usage.clone(),
     };
     journal.record(&recorded)?;
-    let Walked { outcome, usage, upper, failure } = walked;
+    let Walked { outcome, usage, upper, failure, unpacked } = walked;
+    let unpacked = unpacked.map(|why| redactor.redact_text(&why));
     let message = failure.as_ref().map_or_else(String::new, |(_, text)| redactor.redact_text(text));
     let last = match failure {
         None => Event::RunCompleted {},
@@ -431,7 +442,7 @@ fn seal(
         })?;
     let run = lease.key.run.clone();
     let began = receipt.body().started_at;
-    Ok(Ended { run, began, outcome, message, usage, receipt, upper, left_behind })
+    Ok(Ended { run, began, outcome, message, usage, receipt, upper, unpacked, left_behind })
 }
 
 /// Returns who cancelled a run.

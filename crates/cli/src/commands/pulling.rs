@@ -23,6 +23,10 @@ use warrant_govern::keep::{gate, open_journal};
 pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
     let run = desk.run_named(&arguments.run)?;
     let Some(digest) = reading::artifact(desk, &run, ArtifactKind::Diff)? else {
+        reading::check_unchanged(desk, &run)?;
+        if !desk.plane().store().run(&run)?.state.is_terminal() {
+            bail!("{run} has not ended yet");
+        }
         ui::note(&format!("{run} changed nothing"));
         return Ok(Exit::Success);
     };

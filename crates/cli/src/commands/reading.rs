@@ -113,6 +113,9 @@ pub(crate) fn diff(desk: &Desk, arguments: &Log) -> anyhow::Result<Exit> {
 fn copy_artifact(desk: &Desk, arguments: &Log, kind: ArtifactKind) -> anyhow::Result<Exit> {
     let run = desk.run_named(&arguments.run)?;
     let found = artifact(desk, &run, kind)?;
+    if kind == ArtifactKind::Diff && found.is_none() {
+        check_unchanged(desk, &run)?;
+    }
     if arguments.json {
         let bytes = match &found {
             Some(digest) => blob_bytes(desk, digest)?,
@@ -124,7 +127,8 @@ fn copy_artifact(desk: &Desk, arguments: &Log, kind: ArtifactKind) -> anyhow::Re
         return Ok(Exit::Success);
     }
     let Some(digest) = found else {
-        ui::note(&format!("{run} has no {}", kind.as_str()));
+        let still = if desk.plane().store().run(&run)?.state.is_terminal() { "" } else { " yet" };
+        ui::note(&format!("{run} has no {}{still}", kind.as_str()));
         return Ok(Exit::Success);
     };
     let mut blob = open_blob(desk, &digest)?;
@@ -182,6 +186,15 @@ pub(crate) fn artifact(
         }
     }
     Ok(found)
+}
+
+/// Fails for a run that changed files of which no diff was kept.
+pub(crate) fn check_unchanged(desk: &Desk, run: &RunId) -> anyhow::Result<()> {
+    let mut events = desk.plane().store().events(run)?.into_iter();
+    if events.any(|row| row.body.contains(r#""type":"file.changed""#)) {
+        bail!("{run} changed files, but no diff of them was kept; see warrant receipt {run}");
+    }
+    Ok(())
 }
 
 /// Opens a blob of the store.

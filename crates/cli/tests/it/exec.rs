@@ -347,6 +347,25 @@ fn a_secret_reaches_the_program_by_policy_and_never_the_disk_or_the_screen() {
 }
 
 #[test]
+fn changes_that_were_withheld_are_told() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    set_secret(&machine, "TOKEN", "s3cr3t-Value-9474");
+    release(&machine, "TOKEN");
+    let script = r#"printf '\000\377%s' "$TOKEN" > file"#;
+    let output = machine.exec(&["--secret", "TOKEN", "--", "sh", "-c", script]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("kept nowhere: the diff is withheld"), "{}", stderr(&output));
+    let run = stderr(&output);
+    let run = run.split_whitespace().find(|word| word.starts_with("run_")).unwrap();
+    for command in ["diff", "pull"] {
+        let told = machine.run(&[command, run]);
+        assert_eq!(told.status.code(), Some(1), "{command}: {}", stderr(&told));
+        assert!(stderr(&told).contains("no diff of them was kept"), "{}", stderr(&told));
+    }
+}
+
+#[test]
 fn a_secret_in_the_command_itself_is_refused_and_kept_nowhere() {
     let machine = Machine::new();
     assert!(machine.run(&["init"]).status.success());

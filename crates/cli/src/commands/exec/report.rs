@@ -108,6 +108,10 @@ impl Report {
         if ended.outcome == Outcome::PostureRefused && !isolation.is_remote() {
             notes.push("  what is missing here, and the remedy: warrant doctor".to_owned());
         }
+        if let (Some(why), Kept::Nothing) = (&ended.unpacked, kept) {
+            let why = ui::printable(why);
+            notes.push(format!("  its changes are kept nowhere: {why}"));
+        }
         notes.extend(ended.left_behind.iter().map(|left| format!("  {}", ui::printable(left))));
         if !arguments.json {
             notes.extend(kept_notes(kept, &ended.run).iter().map(|note| format!("  {note}")));
