@@ -112,7 +112,7 @@ fn with_a_master_key_no_private_key_lies_open() {
     assert_eq!(home.plane_key().public(), again.plane_key().public());
     let wrong = Some(MasterKey::from_text("wrong").unwrap());
     assert!(matches!(Home::open_at(root.clone(), wrong), Err(HomeError::Seal { .. })));
-    assert!(matches!(Home::open_at(root, None), Err(HomeError::Seal { .. })));
+    assert!(matches!(Home::open_at(root, None), Err(HomeError::NoMasterKey(_))));
 }
 
 #[test]
