@@ -79,6 +79,7 @@ pub(crate) fn supervise(supervision: Supervision<'_>) -> Result<Observed, Bounda
     let state = State {
         outcome: None,
         is_over: false,
+        is_deaf: false,
         output_left: supervision.limits.output_bytes,
         stdout: Output::default(),
         stderr: Output::default(),
@@ -113,6 +114,8 @@ struct State {
     outcome: Option<Result<Outcome, BoundaryError>>,
     /// Whether pid 1 has nothing more to say.
     is_over: bool,
+    /// Whether output is not listened to any more. Its ends stay open until everyone is gone.
+    is_deaf: bool,
     output_left: Option<u64>,
     stdout: Output,
     stderr: Output,
@@ -126,7 +129,7 @@ impl Run<'_> {
         loop {
             let streams_open =
                 self.supervision.stdout.is_some() || self.supervision.stderr.is_some();
-            if self.state.is_over && !streams_open {
+            if self.state.is_over && (self.state.is_deaf || !streams_open) {
                 return Ok(());
             }
             for token in self.wait()? {
@@ -149,10 +152,11 @@ impl Run<'_> {
         if !self.state.is_over {
             add(Token::Control, supervision.jail.control(), PollFlags::IN);
         }
-        if let Some(fd) = &supervision.stdout {
+        let is_heard = !self.state.is_deaf;
+        if let Some(fd) = supervision.stdout.as_ref().filter(|_| is_heard) {
             add(Token::Output(Stream::Stdout), fd.as_fd(), PollFlags::IN);
         }
-        if let Some(fd) = &supervision.stderr {
+        if let Some(fd) = supervision.stderr.as_ref().filter(|_| is_heard) {
             add(Token::Output(Stream::Stderr), fd.as_fd(), PollFlags::IN);
         }
         let alarms = supervision.watcher.alarms();
@@ -274,10 +278,12 @@ impl Run<'_> {
             if bytes.is_empty() { Ok(()) } else { self.supervision.sink.output(stream, bytes) };
         if sent.is_err() {
             self.stop(Outcome::Cancelled);
-            self.close_streams();
+            self.state.is_deaf = true;
         } else if kept < count {
             self.stop(Outcome::Limited { limit: LimitKind::Output });
-            self.close_streams();
+            // A closed pipe would end its writer before the kill does, and whoever waits for the
+            // writer would go on.
+            self.state.is_deaf = true;
         }
     }
 
@@ -286,11 +292,6 @@ impl Run<'_> {
             Stream::Stdout => self.supervision.stdout = None,
             Stream::Stderr => self.supervision.stderr = None,
         }
-    }
-
-    fn close_streams(&mut self) {
-        self.supervision.stdout = None;
-        self.supervision.stderr = None;
     }
 
     fn check_clock(&mut self) {

@@ -134,6 +134,28 @@ fn output_is_kept_up_to_the_limit_and_then_stopped() {
 }
 
 #[test]
+fn nothing_of_the_tree_goes_on_when_output_meets_its_limit() {
+    let flood = || {
+        let workspace = workspace();
+        let mut invocation = shell(workspace.path(), "yes | head -c 50000000; touch went-on");
+        invocation.files.access = WorkspaceAccess::Direct;
+        let limits = Limits { wall_ms: Some(90_000), output_bytes: Some(1_000_000), ..NONE };
+        invocation.limits = limits;
+        let (report, _) = run(&Namespace::new(), invocation);
+        let expected = Outcome::Limited { limit: LimitKind::Output };
+        assert_eq!(report.unwrap().outcome, expected);
+        workspace.path().join("went-on").exists()
+    };
+    // Where several are busy, the kill comes later than whatever else happens at once.
+    let went_on = std::thread::scope(|scope| {
+        let many = || (0..15).filter(|_| flood()).count();
+        let all: Vec<_> = (0..8).map(|_| scope.spawn(many)).collect();
+        all.into_iter().map(|each| each.join().unwrap()).sum::<usize>()
+    });
+    assert_eq!(went_on, 0, "shells went on");
+}
+
+#[test]
 fn process_tier_has_the_same_outcomes_for_time_and_output() {
     let process = Process::new();
     let wall = Limits { wall_ms: Some(300), ..NONE };
