@@ -96,7 +96,7 @@ fn without_governance_nothing_leaves_for_a_provider_even_if_the_danger_was_chose
     let door = Door::open();
     let home = tempfile::tempdir().unwrap();
     drop(Desk::open(Some(home.path())).unwrap());
-    std::fs::write(home.path().join("policy/document.json"), "{").unwrap();
+    std::fs::write(home.path().join("home.json"), "{").unwrap();
     let sandbox = GovernedSandbox::new(GovernedOptions {
         when_governance_fails: WhenGovernanceFails::DangerRunAnyway,
         ..options(home.path(), Isolation::Daytona, &door)
