@@ -50,7 +50,7 @@ assert.equal(again.json.error.reason_code, 'DENY_IDEMPOTENCY_DUPLICATE')
 assert.ok(again.header('x-receipt-id'))
 await decide(id, ['echo', 'one'])
 assert.equal((await execute(id, 'echo two')).status, 403)
-const second = (await call('POST', '/sandbox', { language: 'python3' })).json.sandboxId
+const second = (await call('POST', '/sandbox', { language: 'python3', timeout: 1 })).json.sandboxId
 assert.equal((await execute(second, 'echo one')).status, 403)
 assert.equal((await execute(id, 'echo one')).status, 200)
 assert.equal((await execute(id, 'touch /tmp/ungoverned')).status, 403)
@@ -82,6 +82,11 @@ assert.equal((await call('GET', `/sandbox/${id}/filesystem?path=a.txt`)).text, '
 assert.equal((await call('GET', `/sandbox/${id}/filesystem?path=none`)).status, 404)
 await decide(id, ['exit', '3'])
 assert.equal((await execute(id, 'exit 3')).json.exitCode, 3)
+
+// The time given at creation is that of an execution that names none.
+await decide(second, ['sleep', '30'])
+const late = await execute(second, 'sleep 30', { timeout: undefined })
+assert.deepEqual([late.status, late.json?.exitCode, late.json?.timedOut], [200, 124, true], late.text)
 
 // What people approve runs once: they sign the very intent, with a key that is registered here.
 const key25519 = createPrivateKey(process.argv[2])

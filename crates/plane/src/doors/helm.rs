@@ -40,6 +40,8 @@ use crate::store::RecordRow;
 const HOME: &str = "/home/daytona";
 /// The only user.
 const USER: &str = "daytona";
+/// The label with the time of one execution, in milliseconds, as the adapter gave it at creation.
+const EXECUTION_TIME: &str = "helm.executionMs";
 /// How long a grant may wait for its execution.
 const GRANT_LIFE: Duration = Duration::from_secs(60);
 /// More grants than this do not wait at once.
@@ -366,13 +368,13 @@ async fn create(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> R
         if let Some(name) = unknown_member(&body, &["language", "timeout"]) {
             return Err(format!("{name} cannot be enforced here"));
         }
-        let seconds = number(&body, "timeout")?.filter(|seconds| *seconds > 0.0);
         // The adapter's timeout is that of one execution; the sandbox lives as policy lets.
-        let _ = seconds;
-        Ok(text(&body, "language")?.unwrap_or_else(|| "python3".to_owned()))
+        let time = timeout_ms(&body)?.map(|ms| (EXECUTION_TIME.to_owned(), ms.to_string()));
+        let language = text(&body, "language")?.unwrap_or_else(|| "python3".to_owned());
+        Ok((language, time.into_iter().collect()))
     });
-    let language = match wish {
-        Ok(language) => language,
+    let (language, labels) = match wish {
+        Ok(wish) => wish,
         Err(message) => return invalid(&message),
     };
     let wanted = Wanted {
@@ -382,7 +384,7 @@ async fn create(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> R
         timeout_ms: None,
         idle_ms: None,
         env: std::collections::BTreeMap::new(),
-        labels: std::collections::BTreeMap::new(),
+        labels,
         reach: Reach::AsPolicy,
         memory_bytes: None,
         cpu_milli: None,
@@ -435,6 +437,8 @@ async fn execute(
         Err(message) => return invalid(&message),
     };
     let (command, mut start) = wish;
+    let usual = sandbox.wanted.labels.get(EXECUTION_TIME).and_then(|ms| ms.parse().ok());
+    start.timeout_ms = start.timeout_ms.or(usual);
     // SECURITY: the decision is bound to the sandbox and the exact command, and counts once.
     let Some(grant) = desk.redeem(&(sandbox.id.clone(), command.clone())) else {
         return refuse(&desk, (guest, sandbox), (command, start)).await;
@@ -546,22 +550,26 @@ async fn refuse(
     reply::with_receipt(response, run.as_ref())
 }
 
+/// Reads a time in seconds; none, or nothing, is no limit but that of policy.
+fn timeout_ms(body: &Map<String, Value>) -> Result<Option<u64>, String> {
+    let seconds = number(body, "timeout")?.filter(|seconds| *seconds > 0.0);
+    Ok(seconds.map(|seconds| {
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+    }))
+}
+
 fn wish(body: &Map<String, Value>) -> Result<(String, Start), String> {
     if let Some(name) = unknown_member(body, &["command", "env", "cwd", "timeout"]) {
         return Err(format!("{name} is not served here"));
     }
     let command = text(body, "command")?.filter(|command| !command.is_empty());
     let command = command.ok_or("command is missing")?;
-    let timeout_ms = number(body, "timeout")?.filter(|seconds| *seconds > 0.0);
-    let timeout_ms = timeout_ms.map(|seconds| {
-        let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-        u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
-    });
     let start = Start {
         argv: vec!["bash".to_owned(), "-c".to_owned(), command.clone()],
         env: texts(body, "env")?,
         cwd: text(body, "cwd")?.filter(|cwd| !cwd.is_empty()),
-        timeout_ms,
+        timeout_ms: timeout_ms(body)?,
         stdin: false,
         terminal: None,
         tag: None,
