@@ -143,8 +143,9 @@ fn decisions(stored: u64) {
     let id = made.split("\"sandboxId\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
     let before = round(&house, &id, Pace::Saturated);
     println!("decisions, {ROUND} on a new store: {before}");
+    println!("decisions, by four clients, a new store: {}", round(&house, &id, Pace::Relaxed));
     println!("decisions, as they come, a new store: {}", round(&house, &id, Pace::Offered));
-    let mut kept = 2 * ROUND;
+    let mut kept = 3 * ROUND;
     while kept + ROUND < stored {
         kept += ROUND;
         let each = round(&house, &id, Pace::Saturated);
@@ -154,6 +155,7 @@ fn decisions(stored: u64) {
     }
     let after = round(&house, &id, Pace::Saturated);
     println!("decisions, {ROUND} after {kept} stored: {after}");
+    println!("decisions, by four clients, after {kept}: {}", round(&house, &id, Pace::Relaxed));
     println!("decisions, as they come, after {kept}: {}", round(&house, &id, Pace::Offered));
 }
 
@@ -162,11 +164,13 @@ fn decisions(stored: u64) {
 enum Pace {
     /// The next as soon as one is answered: what the house can do at most.
     Saturated,
+    /// The same by half as many clients.
+    Relaxed,
     /// A thousand a second, each at its own moment; late is counted from that moment.
     Offered,
 }
 
-/// Has a round of decisions made over eight connections; returns the figures as a line.
+/// Has a round of decisions made, over eight connections or four; returns the figures as a line.
 fn round(house: &House, id: &str, pace: Pace) -> String {
     const OFFERED: Duration = Duration::from_millis(1);
     let (next, count) = (AtomicU64::new(0), ROUND);
@@ -186,7 +190,7 @@ fn round(house: &House, id: &str, pace: Pace) -> String {
                     r#"{{"model":"helm-governance","messages":[{{"role":"user","content":"{content}"}}]}}"#
                 );
                 let asked = match pace {
-                    Pace::Saturated => Instant::now(),
+                    Pace::Saturated | Pace::Relaxed => Instant::now(),
                     Pace::Offered => began + OFFERED * u32::try_from(number).unwrap(),
                 };
                 std::thread::sleep(asked.saturating_duration_since(Instant::now()));
@@ -195,7 +199,8 @@ fn round(house: &House, id: &str, pace: Pace) -> String {
                 assert!(status == 200 && said.contains("tool_calls"), "{status} {said}");
             }
         };
-        let threads: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(work)).collect();
+        let clients = if pace == Pace::Relaxed { CONNECTIONS / 2 } else { CONNECTIONS };
+        let threads: Vec<_> = (0..clients).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     let per_second = count as f64 / began.elapsed().as_secs_f64();
