@@ -16,7 +16,7 @@
 #[path = "shared/binary.rs"]
 mod binary;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -27,30 +27,36 @@ const WARM_UP: usize = 5;
 fn main() {
     let numbers: Vec<usize> = std::env::args().filter_map(|text| text.parse().ok()).collect();
     let rounds = numbers.first().copied().unwrap_or(100);
-    let warrant = binary();
+    let linked = binary();
     // A real disk, not a temporary filesystem: the store is durable.
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let bench =
-        Bench { warrant, home: place.path().join("home"), workspace: place.path().join("w") };
+    // Bubblewrap is installed, that is copied; what a linker wrote lies in smaller pieces of memory.
+    let installed = place.path().join("warrant");
+    std::fs::copy(&linked, &installed).unwrap();
+    let (homes, workspace) = (place.path().join("homes"), place.path().join("w"));
+    let bench = Bench { installed, linked, homes, workspace };
     std::fs::create_dir(&bench.workspace).unwrap();
     bench.compare(rounds);
 }
 
 struct Bench {
-    warrant: PathBuf,
-    home: PathBuf,
+    installed: PathBuf,
+    linked: PathBuf,
+    homes: PathBuf,
     workspace: PathBuf,
 }
 
 impl Bench {
-    fn governed(&self) -> Command {
-        let mut command = Command::new(&self.warrant);
-        command.args(["sandbox", "exec", "--", "true"]).env("WARRANT_HOME", &self.home);
+    fn governed(&self, warrant: &Path) -> Command {
+        let mut command = Command::new(warrant);
+        // What was learned of a policy is believed by the same binary only, so each has its home.
+        let name = if warrant == self.installed { "installed" } else { "linked" };
+        command.args(["sandbox", "exec", "--", "true"]).env("WARRANT_HOME", self.homes.join(name));
         command
     }
 
     fn version(&self) -> Command {
-        let mut command = Command::new(&self.warrant);
+        let mut command = Command::new(&self.installed);
         command.arg("--version");
         command
     }
@@ -66,24 +72,32 @@ impl Bench {
     }
 
     fn compare(&self, rounds: usize) {
-        let first = self.timed(self.governed());
+        let first = self.timed(self.governed(&self.installed));
         println!("first run of all, which sets up the home: {first:?}");
-        let (mut ours, mut theirs, mut bare) = (vec![], vec![], vec![]);
+        let mut times: [Vec<Duration>; 4] = Default::default();
         for round in 0..rounds + WARM_UP {
-            let times =
-                [self.governed(), self.bubblewrap(), self.version()].map(|work| self.timed(work));
-            if round >= WARM_UP {
-                ours.push(times[0]);
-                theirs.push(times[1]);
-                bare.push(times[2]);
+            let work = [
+                self.governed(&self.installed),
+                self.bubblewrap(),
+                self.governed(&self.linked),
+                self.version(),
+            ];
+            for (row, command) in times.iter_mut().zip(work) {
+                let time = self.timed(command);
+                if round >= WARM_UP {
+                    row.push(time);
+                }
             }
         }
-        let (ours, theirs, bare) = (Row::of(ours), Row::of(theirs), Row::of(bare));
+        let [installed, theirs, linked, bare] = times.map(Row::of);
         println!("bubblewrap:                  {theirs}");
         println!("warrant --version:           {bare}");
-        println!("warrant sandbox exec:        {ours}");
-        let ratio = ours.p50.as_secs_f64() / theirs.p50.as_secs_f64();
-        println!("{ratio:.2} x bubblewrap at the median of {rounds} interleaved rounds");
+        println!("exec, as the linker left it: {linked}");
+        println!("warrant sandbox exec:        {installed}");
+        let ratio = |ours: &Row| ours.p50.as_secs_f64() / theirs.p50.as_secs_f64();
+        let (installed, linked) = (ratio(&installed), ratio(&linked));
+        println!("{linked:.2} x bubblewrap as the linker left it");
+        println!("{installed:.2} x bubblewrap at the median of {rounds} interleaved rounds");
     }
 
     fn timed(&self, mut command: Command) -> Duration {
