@@ -11,6 +11,8 @@ pub(crate) struct Journal<'a> {
     chain: Chain,
     /// How many links the plane has.
     told: usize,
+    /// When this runner began with it.
+    begun: Timestamp,
     clock: &'a (dyn Fn() -> Timestamp + Sync),
 }
 
@@ -18,7 +20,7 @@ impl<'a> Journal<'a> {
     /// Continues a chain that the plane handed over.
     pub(crate) fn new(chain: Chain, clock: &'a (dyn Fn() -> Timestamp + Sync)) -> Self {
         let told = chain.events().len();
-        Self { chain, told, clock }
+        Self { chain, told, begun: clock(), clock }
     }
 
     /// Records what happened, now.
@@ -46,6 +48,11 @@ impl<'a> Journal<'a> {
     /// Returns the whole chain.
     pub(crate) const fn chain(&self) -> &Chain {
         &self.chain
+    }
+
+    /// Returns when this runner began with it.
+    pub(crate) const fn begun(&self) -> Timestamp {
+        self.begun
     }
 
     /// Returns the present moment.

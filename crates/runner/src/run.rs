@@ -186,10 +186,8 @@ fn run_at(
     let mut journal = Journal::new(lease.chain.clone(), surroundings.clock);
     let mut redactor = Redactor::none();
     let left = Cell::new(None);
-    let began = journal.now();
     let walked = walk(surroundings, (visit, &lease), &mut journal, (&mut redactor, &left));
-    let sealed = seal(surroundings, (visit, &lease), journal, (walked, redactor, left.take()))?;
-    Ok(Ended { began, ..sealed })
+    seal(surroundings, (visit, &lease), journal, (walked, redactor, left.take()))
 }
 
 /// The rooms, in their order. Whoever returns early leaves the later rooms unentered.
@@ -441,7 +439,7 @@ fn seal(
             }
         })?;
     let run = lease.key.run.clone();
-    let began = receipt.body().started_at;
+    let began = journal.begun();
     Ok(Ended { run, began, outcome, message, usage, receipt, upper, unpacked, left_behind })
 }
 
