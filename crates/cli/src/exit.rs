@@ -23,7 +23,7 @@ impl Exit {
         let is_misuse = error.is::<Misuse>()
             || matches!(
                 error.downcast_ref(),
-                Some(DeskError::NoRun(_) | DeskError::SecretInRequest(_))
+                Some(DeskError::NoRun(_) | DeskError::SecretInRequest { .. })
             )
             || matches!(error.downcast_ref(), Some(WorkbenchError::NoWorkspace { .. }));
         if is_misuse { Self::Usage } else { Self::Failure }

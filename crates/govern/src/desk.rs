@@ -19,10 +19,9 @@ use warrant_plane::{
 use warrant_policy::facts::Surroundings as Surrounded;
 use warrant_policy::preset::Preset;
 use warrant_policy::snapshot::PolicySnapshot;
-use warrant_protocol::port::{PlaneError, SecretValue};
+use warrant_protocol::port::PlaneError;
 use warrant_protocol::request::{ActorKind, ActorRef};
-use warrant_protocol::{Receipt, RunId, RunRequest, SecretName, Timestamp};
-use warrant_runner::Redactor;
+use warrant_protocol::{Decision, Receipt, RunId, RunRequest, SecretName, Timestamp};
 use warrant_runner::run::{Ended, Observer, RunError, RunnerIdentity, Surroundings, governed_run};
 use warrant_sandbox::{Backend, Cancel, Stdin, TtySize};
 
@@ -30,6 +29,7 @@ use crate::ask::Ask;
 use crate::keyring::{self, KeyringError};
 use crate::passed;
 use crate::policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_policy};
+use crate::veil::Veil;
 
 /// The plane of this machine with the policy in force. Threads may share it.
 pub struct Desk {
@@ -130,8 +130,13 @@ pub enum DeskError {
     #[error("the request cannot be written down")]
     Request(#[from] warrant_protocol::json::InvalidJson),
     /// The request holds what may be kept nowhere.
-    #[error("the request holds the value of {0}, which is kept nowhere: have the program read it")]
-    SecretInRequest(SecretName),
+    #[error("{field} holds the value of {name}, which is kept nowhere: have the program read it")]
+    SecretInRequest {
+        /// Whose value.
+        name: SecretName,
+        /// In which member of the request.
+        field: String,
+    },
     /// Nobody waits for that approval any more.
     #[error("{0} does not wait any more; try again")]
     Moved(RunId),
@@ -253,7 +258,38 @@ impl Desk {
     /// # Errors
     /// [`DeskError`] when nothing could be kept; then nothing may run.
     pub fn permit(&self, ask: &Ask) -> Result<Permit, DeskError> {
-        self.check_secrets(&ask.request)?;
+        let around = ask.around(random::now()?.unix_ms());
+        let Some(veil) = Veil::over(self.plane.secrets(), &ask.request)? else {
+            return self.received(ask, |request| self.judged(request, around));
+        };
+        // SECURITY: whether the value was right is told only to whoever may have it. A denial
+        // reads the same to the others, and what is kept of it holds no value.
+        let mut request = ask.request.clone();
+        request.requested_by = ask.principal.clone();
+        let judgment = self.judged(&request, around);
+        let refused =
+            || DeskError::SecretInRequest { name: veil.name.clone(), field: veil.field.clone() };
+        if judgment.summary.decision == Decision::Allow {
+            return Err(refused());
+        }
+        let kept = veil.hide(&judgment).ok_or_else(refused)?;
+        let request = veil.hide(&ask.request).ok_or_else(refused)?;
+        let hidden = Ask { request, ..ask.clone() };
+        let told = judgment;
+        Ok(match self.received(&hidden, |_| kept)? {
+            Permit::Denied { run, receipt, .. } => Permit::Denied { run, judgment: told, receipt },
+            Permit::Waiting { run, deadline, .. } => {
+                Permit::Waiting { run, judgment: told, deadline }
+            }
+            granted @ Permit::Granted(_) => granted,
+        })
+    }
+
+    fn received(
+        &self,
+        ask: &Ask,
+        judge: impl FnOnce(&RunRequest) -> Judgment,
+    ) -> Result<Permit, DeskError> {
         if let Some(run) = self.approved_twin(ask)? {
             return Ok(Permit::Granted(run));
         }
@@ -263,8 +299,7 @@ impl Desk {
             idempotency_key: None,
             approval_wait_ms: APPROVAL_WAIT_MS,
         };
-        let around = ask.around(random::now()?.unix_ms());
-        let reception = self.plane.submit(submission, |request| self.judged(request, around))?;
+        let reception = self.plane.submit(submission, judge)?;
         let waiting = match reception {
             Reception::Queued { run } => return Ok(Permit::Granted(run)),
             Reception::Denied { run, judgment, receipt } => {
@@ -282,34 +317,14 @@ impl Desk {
         Ok(Permit::Waiting { run: waiting, judgment, deadline })
     }
 
-    /// Refuses a request that holds the value of a secret it asks for: requests are kept.
-    ///
-    /// Values shorter than a word are not looked for, because ordinary commands hold them, too;
-    /// nor are those of secrets that the request does not name.
-    fn check_secrets(&self, request: &RunRequest) -> Result<(), DeskError> {
-        const SHORTEST: usize = 8;
-        if request.secret_names.is_empty() {
+    /// Ends what people approved in the form without values: run as it stands, the program would
+    /// get words that nobody meant.
+    fn check_veiled(&self, run: &RunId, ask: &Ask) -> Result<(), DeskError> {
+        let Some(Veil { name, field, .. }) = Veil::over(self.plane.secrets(), &ask.request)? else {
             return Ok(());
-        }
-        let secrets = self.plane.secrets();
-        let known = secrets.release(&request.secret_names).or_else(|_| {
-            // One that was never set is refused where it would be released.
-            let kept: Vec<SecretName> = secrets.list()?.into_iter().map(|kept| kept.name).collect();
-            let wanted = request.secret_names.iter().filter(|name| kept.contains(name));
-            secrets.release(&wanted.cloned().collect::<Vec<_>>())
-        });
-        let text = warrant_protocol::json::to_value(request)?.to_string();
-        for secret in known.unwrap_or_default() {
-            if secret.value.len() < SHORTEST {
-                continue;
-            }
-            let value = SecretValue { name: secret.name.clone(), value: secret.value.to_string() };
-            let redactor = Redactor::new(&[value]);
-            if redactor.is_ok_and(|redactor| redactor.finds(text.as_bytes())) {
-                return Err(DeskError::SecretInRequest(secret.name));
-            }
-        }
-        Ok(())
+        };
+        self.plane.cancel(run, &ask.principal)?;
+        Err(DeskError::SecretInRequest { name, field })
     }
 
     /// Runs what was permitted, to its receipt.
@@ -317,6 +332,7 @@ impl Desk {
     /// # Errors
     /// [`DeskError`] when no receipt could be left.
     pub fn perform(&self, run: &RunId, ask: &Ask, hands: &Hands<'_>) -> Result<Ended, DeskError> {
+        self.check_veiled(run, ask)?;
         let lease = self.plane.lease(run).map_err(DeskError::Lease)?;
         let home = self.plane.home();
         let identity = RunnerIdentity {

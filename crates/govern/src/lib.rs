@@ -23,6 +23,7 @@ mod passed;
 mod policy_files;
 pub mod providers;
 pub mod record;
+mod veil;
 mod workbench;
 
 pub use ask::{Ask, around_plain, find_program, plain_request};

@@ -3,6 +3,7 @@
 //! The form is the wire's `warrant.sealed.v1`. Salt and nonce are fresh for every sealing.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use aes_gcm::aead::{AeadInOut as _, KeyInit as _};
 use aes_gcm::{Aes256Gcm, Nonce, Tag};
@@ -70,12 +71,50 @@ impl MasterKey {
         Ok(Self(Zeroizing::new(bytes)))
     }
 
-    fn cipher(&self, salt: &[u8]) -> Result<Aes256Gcm, SealError> {
+    fn derive(&self, salt: &[u8]) -> Result<DerivedKey, SealError> {
         let params = scrypt::Params::new(14, 8, 1).map_err(|_| SealError::Derive)?;
         let mut key = Zeroizing::new([0_u8; 32]);
         scrypt::scrypt(&self.0, salt, &params, key.as_mut()).map_err(|_| SealError::Derive)?;
-        Aes256Gcm::new_from_slice(key.as_ref()).map_err(|_| SealError::Derive)
+        Ok(key)
     }
+}
+
+type DerivedKey = Zeroizing<[u8; 32]>;
+
+/// The key that was derived last: opening the same sealed text again does not take the time of a
+/// second derivation. It holds no more than the master key does, and is wiped with it.
+#[derive(Clone, Default)]
+pub struct LastKey(Arc<Mutex<Option<Derived>>>);
+
+struct Derived {
+    master: MasterKey,
+    salt: Vec<u8>,
+    key: DerivedKey,
+}
+
+impl fmt::Debug for LastKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LastKey")
+    }
+}
+
+impl LastKey {
+    fn of(&self, master: &MasterKey, salt: &[u8]) -> Result<DerivedKey, SealError> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(derived) = last.as_ref()
+            && derived.master.0 == master.0
+            && derived.salt == salt
+        {
+            return Ok(derived.key.clone());
+        }
+        let key = master.derive(salt)?;
+        *last = Some(Derived { master: master.clone(), salt: salt.to_vec(), key: key.clone() });
+        Ok(key)
+    }
+}
+
+fn cipher(key: &DerivedKey) -> Result<Aes256Gcm, SealError> {
+    Aes256Gcm::new_from_slice(key.as_ref()).map_err(|_| SealError::Derive)
 }
 
 fn hex_bytes(text: &str) -> Option<Vec<u8>> {
@@ -100,8 +139,7 @@ impl SealedBlob {
         let (salt, iv) = randomness.split_at(16);
         let nonce = Nonce::try_from(iv).map_err(|_| SealError::Derive)?;
         let mut data = plaintext.to_vec();
-        let tag = master
-            .cipher(salt)?
+        let tag = cipher(&master.derive(salt)?)?
             .encrypt_inout_detached(&nonce, b"", data.as_mut_slice().into())
             .map_err(|_| SealError::Derive)?;
         Ok(Self {
@@ -118,6 +156,18 @@ impl SealedBlob {
     /// # Errors
     /// [`SealError`] when the form is damaged or the key is another.
     pub fn open(&self, master: &MasterKey) -> Result<Zeroizing<Vec<u8>>, SealError> {
+        self.open_again(master, &LastKey::default())
+    }
+
+    /// Returns what was sealed, with the key derived last if that is the one.
+    ///
+    /// # Errors
+    /// [`SealError`] when the form is damaged or the key is another.
+    pub fn open_again(
+        &self,
+        master: &MasterKey,
+        last: &LastKey,
+    ) -> Result<Zeroizing<Vec<u8>>, SealError> {
         if self.version != VERSION {
             return Err(SealError::Malformed { field: "version" });
         }
@@ -129,8 +179,7 @@ impl SealedBlob {
         let tag =
             Tag::try_from(tag.as_slice()).map_err(|_| SealError::Malformed { field: "tag" })?;
         let mut data = Zeroizing::new(decode(&self.data, "data")?);
-        master
-            .cipher(&salt)?
+        cipher(&last.of(master, &salt)?)?
             .decrypt_inout_detached(&nonce, b"", data.as_mut_slice().into(), &tag)
             .map_err(|_| SealError::WrongKey)?;
         Ok(data)

@@ -14,7 +14,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::files::{self, FileLock};
 use crate::random;
-use crate::sealed::{MasterKey, SealError, SealedBlob};
+use crate::sealed::{LastKey, MasterKey, SealError, SealedBlob};
 
 /// The longest value that is kept; longer ones belong into a file of the workspace's owner.
 pub const MAX_VALUE_BYTES: usize = 16 * 1024;
@@ -26,6 +26,8 @@ pub struct Secrets {
     key_file: PathBuf,
     /// The master key from the environment, which goes before the file.
     key: Option<MasterKey>,
+    /// The file is opened to look for values in a request, and again to release them.
+    last: LastKey,
 }
 
 /// What may be known of a secret: everything but its value.
@@ -91,7 +93,8 @@ impl Secrets {
     /// Returns the secrets of a home; `key` is the master key of the environment, if it has one.
     #[must_use]
     pub fn of(home: &Path, key: Option<MasterKey>) -> Self {
-        Self { file: home.join("secrets.enc"), key_file: home.join("master.key"), key }
+        let (file, key_file) = (home.join("secrets.enc"), home.join("master.key"));
+        Self { file, key_file, key, last: LastKey::default() }
     }
 
     /// Sets a secret, new or again.
@@ -151,6 +154,22 @@ impl Secrets {
         names.iter().map(value).collect()
     }
 
+    /// Returns the values of those of `names` that were set.
+    ///
+    /// # Errors
+    /// [`SecretsError`] when the file does not open.
+    pub fn known(&self, names: &[SecretName]) -> Result<Vec<ReleasedSecret>, SecretsError> {
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let stored = self.read()?;
+        let value = |name: &SecretName| {
+            let value = stored.get(name)?.value.clone().into();
+            Some(ReleasedSecret { name: name.clone(), value })
+        };
+        Ok(names.iter().filter_map(value).collect())
+    }
+
     fn change(
         &self,
         change: impl FnOnce(&mut Stored) -> Result<(), SecretsError>,
@@ -170,7 +189,7 @@ impl Secrets {
         };
         let sealed: SealedBlob =
             serde_json::from_slice(&content).map_err(|_| SecretsError::Content)?;
-        let text = sealed.open(&self.make_key()?)?;
+        let text = sealed.open_again(&self.make_key()?, &self.last)?;
         serde_json::from_slice(&text).map_err(|_| SecretsError::Content)
     }
 

@@ -385,7 +385,67 @@ fn a_secret_in_the_command_itself_is_refused_and_kept_nowhere() {
         assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {}", stderr(&refused));
         assert!(stderr(&refused).contains("TOKEN"), "{}", stderr(&refused));
         assert!(!stderr(&refused).contains(value), "{}", stderr(&refused));
+        assert!(stderr(&refused).contains("execution."), "no field: {}", stderr(&refused));
     }
+    nothing_at_home_holds(&machine, value);
+}
+
+#[test]
+fn a_guess_of_a_secret_that_policy_keeps_is_told_neither_right_nor_wrong() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    let (value, wrong) = ("s3cr3t-Value-9475", "s3cr3t-Value-0000");
+    set_secret(&machine, "TOKEN", value);
+    let forms: [fn(&str) -> Vec<String>; 4] = [
+        |guess| vec!["--".into(), "echo".into(), guess.into()],
+        |guess| vec!["--env".into(), format!("X={guess}"), "--".into(), "true".into()],
+        |guess| vec!["--env".into(), format!("{guess}=x"), "--".into(), "true".into()],
+        |guess| vec!["--allow-host".into(), format!("{guess}.test"), "--".into(), "true".into()],
+    ];
+    for form in forms {
+        let ask = |guess: &str| {
+            let words = form(guess);
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let output = machine.exec(&[vec!["--secret", "TOKEN", "--json"], words].concat());
+            let mut told: Value = serde_json::from_slice(&output.stdout).unwrap();
+            told["runId"] = Value::Null;
+            let told = told.to_string().to_lowercase().replace(&guess.to_lowercase(), "GUESS");
+            (output.status.code(), told)
+        };
+        let (right, other) = (ask(value), ask(wrong));
+        assert_eq!(right, other);
+        assert_eq!(right.0, Some(3));
+    }
+    nothing_at_home_holds(&machine, value);
+    let runs = machine.json(&["runs", "--json"]);
+    let runs = runs["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 8);
+    for run in runs {
+        let verified = machine.run(&["verify", run["runId"].as_str().unwrap()]);
+        assert!(verified.status.success(), "{}{}", stdout(&verified), stderr(&verified));
+    }
+}
+
+#[test]
+fn a_command_with_a_secret_in_it_that_people_approved_is_refused_and_ends() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    let value = "s3cr3t-Value-9476";
+    set_secret(&machine, "TOKEN", value);
+    let consent = serde_json::json!([{"when": "secret-release", "approvers": ["*"]}]);
+    release_after(&machine, "TOKEN", consent);
+    let ask = || machine.exec(&["--secret", "TOKEN", "--agent", "helper", "--", "echo", value]);
+    let waiting = ask();
+    assert_eq!(waiting.status.code(), Some(4), "{}", stderr(&waiting));
+    let run = stderr(&waiting);
+    let run = run.split_whitespace().find(|word| word.starts_with("run_")).unwrap();
+    let approved = machine.run(&["approve", run]);
+    assert!(approved.status.success(), "{}", stderr(&approved));
+    let refused = ask();
+    assert_eq!(refused.status.code(), Some(2), "{}{}", stdout(&refused), stderr(&refused));
+    assert!(stderr(&refused).contains("execution.args.0"), "{}", stderr(&refused));
+    let verified = machine.run(&["verify", run]);
+    assert!(verified.status.success(), "{}{}", stdout(&verified), stderr(&verified));
     nothing_at_home_holds(&machine, value);
 }
 
@@ -433,10 +493,16 @@ fn nothing_at_home_holds(machine: &Machine, value: &str) {
 
 /// Puts a policy in force that releases one secret to this machine's pool.
 fn release(machine: &Machine, name: &str) {
+    release_after(machine, name, serde_json::json!([]));
+}
+
+/// Puts a policy in force that releases one secret to this machine's pool, with these consents.
+fn release_after(machine: &Machine, name: &str, consent: Value) {
     let document = std::fs::read_to_string(machine.home().join("policy/document.json")).unwrap();
     let mut document: Value = serde_json::from_str(&document).unwrap();
     document["secrets"]["releasable"] =
         serde_json::json!([{"name": name, "scope": "test", "pools": ["default"]}]);
+    document["consent"] = consent;
     let folder = machine.directory.path().join("policy");
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("document.json"), document.to_string()).unwrap();

@@ -309,3 +309,31 @@ fn a_policy_put_in_force_meanwhile_judges_the_next_call() {
     drop(stdin);
     assert!(child.wait().unwrap().success(), "the end of the client is the end of the server");
 }
+
+#[test]
+fn an_agent_cannot_read_in_its_receipt_that_it_guessed_a_secret() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    let mut set = crate::warrant()
+        .args(["secret", "set", "TOKEN"])
+        .env("WARRANT_HOME", machine.home())
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    set.stdin.take().unwrap().write_all(b"s3cr3t-Value-9477").unwrap();
+    assert!(set.wait().unwrap().success());
+    let told = |guess: &str| {
+        let arguments = json!({"argv": ["echo", guess], "secrets": ["TOKEN"]});
+        let report = drive(
+            &machine,
+            &json!([{"tool": "exec", "arguments": arguments}, {"tool": "receipt"}]),
+        );
+        let results = results(&report);
+        let run = facts(results[0])["runId"].as_str().unwrap().to_owned();
+        assert_eq!(facts(results[0])["status"], "denied", "{report}");
+        assert!(text(results[1]).contains("(verified)"), "{report}");
+        let told = serde_json::to_string(&results).unwrap();
+        told.replace(&run, "RUN").replace(guess, "GUESS")
+    };
+    assert_eq!(told("s3cr3t-Value-9477"), told("s3cr3t-Value-0000"));
+}

@@ -1,6 +1,6 @@
 //! `diff`, `undo` and `receipt`: looking back at what runs of this client did.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use warrant_protocol::RunId;
 use warrant_protocol::event::ArtifactKind;
 use warrant_protocol::story::{Story, answers};
@@ -52,6 +52,9 @@ impl Server {
             Err(error) => return Ok(Answer::broken(&chain(&error))),
         };
         let story = Story::of(&verified);
+        if story.secrets.is_empty() && names_secrets(&desk, &run) {
+            return Ok(veiled(&story));
+        }
         let mut text = format!("{} {} (verified)\n", story.run_id, story.status);
         let mut told = serde_json::Map::new();
         for answer in answers(&verified) {
@@ -145,6 +148,24 @@ impl Server {
         let place = format!("(in {})", self.bench.workspace().display());
         row.requested_by == self.bench.principal().label() && row.prompt.ends_with(&place)
     }
+}
+
+/// Whether a run asked for secrets.
+fn names_secrets(desk: &Desk, run: &RunId) -> bool {
+    let Ok(row) = desk.plane().store().run(run) else { return true };
+    let request: Value = serde_json::from_str(&row.request).unwrap_or(Value::Null);
+    let names = request.get("secretNames").and_then(Value::as_array);
+    names.is_none_or(|names| !names.is_empty())
+}
+
+/// What an agent is told of a run that did not get the secrets it asked for.
+// SECURITY: its own words, read back with a value taken out of them, would tell the agent that it
+// guessed the value.
+fn veiled(story: &Story) -> Answer {
+    let (run, status) = (&story.run_id, &story.status);
+    let note = "what it asked for is not repeated: it names secrets that it did not get";
+    let facts = facts(json!({"verified": true, "runId": run, "status": status, "note": note}));
+    Answer::good(format!("{run} {status} (verified)\n  {note}\n"), facts)
 }
 
 fn names(paths: &[TreePath]) -> Vec<String> {

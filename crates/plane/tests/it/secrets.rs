@@ -1,9 +1,10 @@
 //! Secrets at rest: the wire's sealed form, and no value anywhere on disk.
 
 use std::fs;
+use std::time::Instant;
 
 use warrant_plane::home::Home;
-use warrant_plane::sealed::{MasterKey, SealError, SealedBlob};
+use warrant_plane::sealed::{LastKey, MasterKey, SealError, SealedBlob};
 use warrant_plane::secrets::{Secrets, SecretsError};
 use warrant_protocol::SecretName;
 
@@ -43,6 +44,25 @@ fn a_changed_seal_does_not_open() {
         let changed: SealedBlob = serde_json::from_value(changed).unwrap();
         assert!(changed.open(&master).is_err(), "{member}");
     }
+}
+
+#[test]
+fn a_key_that_was_derived_opens_again_at_once_and_opens_nothing_for_others() {
+    let (master, other) = (MasterKey::from_text("key"), MasterKey::from_text("other"));
+    let (master, other) = (master.unwrap(), other.unwrap());
+    let sealed = SealedBlob::seal(&master, b"value", [7; 28]).unwrap();
+    let last = LastKey::default();
+    let began = Instant::now();
+    assert_eq!(sealed.open_again(&master, &last).unwrap().as_slice(), b"value");
+    let first = began.elapsed();
+    let began = Instant::now();
+    for _ in 0..5 {
+        assert_eq!(sealed.open_again(&master, &last).unwrap().as_slice(), b"value");
+    }
+    assert!(began.elapsed() < first, "five more took {:?}, the first {first:?}", began.elapsed());
+    assert_eq!(sealed.open_again(&other, &last), Err(SealError::WrongKey));
+    let resealed = SealedBlob::seal(&master, b"newer", [8; 28]).unwrap();
+    assert_eq!(resealed.open_again(&master, &last).unwrap().as_slice(), b"newer");
 }
 
 #[test]
