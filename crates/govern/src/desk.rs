@@ -29,6 +29,7 @@ use crate::ask::Ask;
 use crate::keyring::{self, KeyringError};
 use crate::passed;
 use crate::policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_policy};
+use crate::underway::Listed;
 use crate::veil::Veil;
 
 /// The plane of this machine with the policy in force. Threads may share it.
@@ -341,6 +342,7 @@ impl Desk {
             pool: home.pool().clone(),
         };
         let began = random::now()?;
+        let _listed = Listed::new(run, hands.cancel);
         let surroundings = Surroundings {
             plane: &self.plane,
             plane_key: home.plane_key().public(),

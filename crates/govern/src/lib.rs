@@ -23,6 +23,7 @@ mod passed;
 mod policy_files;
 pub mod providers;
 pub mod record;
+mod underway;
 mod veil;
 mod workbench;
 

@@ -20,6 +20,7 @@ use warrant_protocol::{
 
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
 use crate::home::HomeError;
+use crate::liveness::{Neighbor, UnreachableError};
 use crate::notary::{
     ApprovalRequirement, Case, GrantedApproval, Judgment, NotaryError, Refusal, rows,
 };
@@ -74,6 +75,17 @@ pub enum Stopped {
     Ended,
     /// Its runner will hear of it with its next sign of life.
     Asked,
+}
+
+/// Why a run of this machine could not be stopped.
+#[derive(Debug, Error)]
+pub enum StopError {
+    /// It is over, or the plane failed.
+    #[error(transparent)]
+    Cancel(#[from] ApproveError),
+    /// It goes on in another process.
+    #[error("the run goes on")]
+    Unreachable(#[from] UnreachableError),
 }
 
 /// Why an approval or a refusal was not taken.
@@ -270,6 +282,28 @@ impl EmbeddedPlane {
         }
         let state = self.store().run(run)?.state.to_string();
         Err(StoreError::Conflict { run: run.to_string(), state }.into())
+    }
+
+    /// Cancels a run of this machine, wherever it stands: what has not started ends at once, and
+    /// the process that performs it is asked to stop what runs.
+    ///
+    /// # Errors
+    /// [`StopError`] when it is over, or when that process cannot be asked.
+    pub fn stop_here(&self, run: &RunId, actor: &ActorRef) -> Result<Stopped, StopError> {
+        let live = self.store().live().map_err(ApproveError::from)?;
+        let is_running = |state| matches!(state, RunState::Running | RunState::Stopping);
+        let running = live.into_iter().find(|one| one.id == *run && is_running(one.state));
+        let neighbor = match running.and_then(|running| running.owner) {
+            Some(owner) if owner != self.sign_of_life() => {
+                Some(Neighbor::find(&self.home().data().join("alive"), &owner)?)
+            }
+            Some(_) | None => None,
+        };
+        let stopped = self.stop(run, actor)?;
+        if let (Stopped::Asked, Some(neighbor)) = (stopped, neighbor) {
+            neighbor.wake().map_err(UnreachableError::from)?;
+        }
+        Ok(stopped)
     }
 
     /// Seals a run that waited too long; false when somebody else was faster.

@@ -234,8 +234,8 @@ impl Plane for EmbeddedPlane {
     }
 
     fn renew(&self, lease: &LeaseKey) -> Result<Renewal, PlaneError> {
-        let renewed = self.renew_lease(lease, LEASE_MS)?;
-        Ok(if renewed.is_some() { Renewal::Stop } else { Renewal::Continue })
+        let wanted_by = self.renew_lease(lease, LEASE_MS)?;
+        Ok(wanted_by.map_or(Renewal::Continue, |actor| Renewal::Stop(Some(actor))))
     }
 
     fn new_blob(&self, lease: &LeaseKey) -> Result<Box<dyn BlobWrite>, PlaneError> {

@@ -41,7 +41,7 @@ pub mod sealed;
 pub mod secrets;
 pub mod store;
 
-pub use approvals::{ApproveError, Approved, Stopped, Waiting};
+pub use approvals::{ApproveError, Approved, StopError, Stopped, Waiting};
 pub use archive::ArchiveError;
 pub use embedded::{EmbeddedError, EmbeddedPlane};
 pub use home::{Home, HomeEnvironment, HomeError};

@@ -17,6 +17,7 @@ use crate::chain::{Chain, ChainedEvent};
 use crate::contract::Contract;
 use crate::event::FailureClass;
 use crate::receipt::Receipt;
+use crate::request::ActorRef;
 use crate::{Digest, RunId, SecretName};
 
 /// Names one lease of one run; it rides in every write.
@@ -66,12 +67,12 @@ pub struct Started {
 }
 
 /// What the plane says to a sign of life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Renewal {
     /// Go on.
     Continue,
-    /// Somebody wants the run stopped.
-    Stop,
+    /// Somebody wants the run stopped, if the plane says who.
+    Stop(Option<ActorRef>),
 }
 
 /// A blob that is complete.

@@ -352,7 +352,7 @@ impl Plane for RemotePlane {
         }
         match renewed.directive {
             Directive::Continue => Ok(Renewal::Continue),
-            Directive::Stop => Ok(Renewal::Stop),
+            Directive::Stop => Ok(Renewal::Stop(renewed.actor)),
             Directive::Fenced => Err(PlaneError::Fenced(lease.run.clone())),
         }
     }

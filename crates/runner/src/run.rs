@@ -14,7 +14,7 @@ use warrant_protocol::chain::InvalidEvent;
 use warrant_protocol::event::{ArtifactKind, FailureClass};
 use warrant_protocol::execution::{PreparedCommand, PreparedExecution};
 use warrant_protocol::fold::FoldError;
-use warrant_protocol::port::{Lease, Plane, PlaneError, SecretValue};
+use warrant_protocol::port::{Lease, Plane, PlaneError, Renewal, SecretValue};
 use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::signed::InvalidSigned;
 use warrant_protocol::{
@@ -450,8 +450,13 @@ fn canceller(surroundings: &Surroundings<'_>, lease: &Lease, stopped: Option<Sto
         Some(Stop::Draining | Stop::LeaseOver | Stop::Fenced) => {
             ActorRef { kind: ActorKind::Service, id: surroundings.identity.id.to_string() }
         }
-        // On one machine only the requester holds the run's cancellation.
-        Some(Stop::Asked(None)) | None => lease.contract.body().requested_by.clone(),
+        // The requester holds the run's cancellation, unless the plane knows somebody else.
+        Some(Stop::Asked(None)) | None => match surroundings.plane.renew(&lease.key) {
+            Ok(Renewal::Stop(Some(actor))) => actor,
+            Ok(Renewal::Stop(None) | Renewal::Continue) | Err(_) => {
+                lease.contract.body().requested_by.clone()
+            }
+        },
     }
 }
 

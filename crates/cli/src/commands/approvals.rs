@@ -10,7 +10,7 @@ use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use serde_json::{Value, json};
 use warrant_plane::approvals::Approved;
-use warrant_plane::{Judgment, random};
+use warrant_plane::{Judgment, Stopped, random};
 use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::{RunId, RunState, Signed, Signer, SigningKey};
 
@@ -138,13 +138,31 @@ pub(crate) fn deny(home: Option<&Path>, arguments: &Deny) -> anyhow::Result<Exit
 /// `warrant cancel`: ends what nobody has started; a running one is stopped where it runs.
 pub(crate) fn cancel(desk: &Desk, arguments: &Cancel) -> anyhow::Result<Exit> {
     let run = desk.run_named(&arguments.run)?;
-    desk.plane().cancel(&run, &principal())?;
-    if arguments.json {
-        ui::json(&json!({"runId": run, "status": "cancelled"}));
-    } else {
-        ui::note(&format!("cancelled {run}"));
+    let has_ended = match desk.plane().stop_here(&run, &principal())? {
+        Stopped::Ended => true,
+        Stopped::Asked => has_stopped(desk, &run)?,
+    };
+    match (arguments.json, has_ended) {
+        (true, true) => ui::json(&json!({"runId": run, "status": "cancelled"})),
+        (true, false) => ui::json(&json!({"runId": run, "status": "stopping"})),
+        (false, true) => ui::note(&format!("cancelled {run}")),
+        (false, false) => ui::note(&format!("asked {run} to stop; it has not ended yet")),
     }
     Ok(Exit::Success)
+}
+
+/// Waits a moment for a run that was asked to stop.
+fn has_stopped(desk: &Desk, run: &RunId) -> anyhow::Result<bool> {
+    for _ in 0..150 {
+        let state = desk.plane().store().run(run)?.state;
+        if !matches!(state, RunState::Running | RunState::Stopping) {
+            return Ok(true);
+        }
+        // Its process may have been killed meanwhile; then it is sealed here.
+        desk.plane().seal_lost()?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(false)
 }
 
 /// Waits until a run is approved; the report of its end when it was refused or expired.

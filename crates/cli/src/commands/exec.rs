@@ -130,7 +130,7 @@ fn perform(
     (run, arguments): (&RunId, &Exec),
 ) -> anyhow::Result<Ended> {
     let environment: BTreeMap<String, String> = std::env::vars().collect();
-    let cancel = terminal::cancelled_by_signals()?;
+    let stops = terminal::Stops::listen()?;
     let tty = terminal::size(arguments.tty)?;
     let _raw = terminal::Raw::enter(tty.is_some())?;
     let observer = Live { is_quiet: arguments.json, meter: Meter::on_terminal() };
@@ -138,7 +138,7 @@ fn perform(
         backend,
         stdin: &if arguments.reads_nothing { Stdin::Empty } else { stdin() },
         tty,
-        cancel: &cancel,
+        cancel: &stops.cancel,
         observer: &observer,
         environment: &environment,
     };

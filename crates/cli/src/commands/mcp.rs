@@ -3,9 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
+use signal_hook::consts::SIGUSR1;
+use signal_hook::iterator::Signals;
 use warrant_govern::mcp::serve_stdio;
 use warrant_govern::{Away, Workbench, WorkbenchOptions, agent_principal};
 
@@ -25,9 +28,26 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Mcp) -> anyhow::Result<Exit> 
         away: Away::plain(),
         principal: agent_principal("mcp"),
     };
-    let bench = Workbench::open(options)?;
-    serve_stdio(Arc::new(bench))?;
+    let bench = Arc::new(Workbench::open(options)?);
+    heed_stops(&bench)?;
+    serve_stdio(bench)?;
     Ok(Exit::Success)
+}
+
+/// Looks, when `warrant cancel` of another process says so, which run is to be stopped.
+fn heed_stops(bench: &Arc<Workbench>) -> anyhow::Result<()> {
+    let mut signals = Signals::new([SIGUSR1]).context("signals cannot be watched")?;
+    let bench = Arc::clone(bench);
+    let heed = move || {
+        for _ in signals.forever() {
+            // Without a policy that loads nothing runs, so there is nothing to stop.
+            if let Ok(desk) = bench.desk() {
+                desk.heed_stops();
+            }
+        }
+    };
+    thread::Builder::new().name("stops".to_owned()).spawn(heed).context("no thread")?;
+    Ok(())
 }
 
 fn install(home: Option<&Path>, agent: &str, how: &Install) -> anyhow::Result<Exit> {

@@ -66,7 +66,7 @@ fn a_terminal_is_given_when_asked_for() {
 
 #[test]
 fn signals_cancel_the_run_and_leave_a_receipt() {
-    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
         let place = Place::new();
         let mut child = place
             .command(&["sandbox", "exec", "--", "sh", "-c", "echo ready; sleep 600"])

@@ -28,6 +28,7 @@ mod plane;
 mod progress;
 mod remote;
 mod shell;
+mod stopping;
 mod verify;
 
 use std::io::Write as _;

@@ -5,19 +5,41 @@ use std::io::{self, IsTerminal as _};
 
 use anyhow::{Context as _, bail};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::low_level::pipe;
+use signal_hook::SigId;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
+use signal_hook::low_level::{pipe, unregister};
 use warrant_sandbox::{Cancel, TtySize};
 
-/// Returns a cancellation that is asked for when this process is told to stop; the receipt is still
-/// written. The handler itself rings, so no thread has to wait for signals.
-pub(crate) fn cancelled_by_signals() -> anyhow::Result<Cancel> {
-    let (cancel, bell) = Cancel::with_bell().context("no descriptor for cancellation")?;
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let bell = bell.try_clone().context("no descriptor for cancellation")?;
-        pipe::register(signal, bell).context("signals cannot be watched")?;
+/// What means stop: the person's keys, the end of the session or of the machine, and
+/// `warrant cancel` of another process.
+const STOPS: [i32; 5] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1];
+
+/// A cancellation that is asked for when this process is told to stop, as long as it lives; the
+/// receipt is still written. The handler itself rings, so no thread has to wait for signals.
+pub(crate) struct Stops {
+    pub(crate) cancel: Cancel,
+    registered: [Option<SigId>; STOPS.len()],
+}
+
+impl Stops {
+    /// Listens from now on.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        let (cancel, bell) = Cancel::with_bell().context("no descriptor for cancellation")?;
+        let mut stops = Self { cancel, registered: [const { None }; STOPS.len()] };
+        for (signal, registered) in STOPS.into_iter().zip(&mut stops.registered) {
+            let bell = bell.try_clone().context("no descriptor for cancellation")?;
+            *registered = Some(pipe::register(signal, bell).context("signals cannot be watched")?);
+        }
+        Ok(stops)
     }
-    Ok(cancel)
+}
+
+impl Drop for Stops {
+    fn drop(&mut self) {
+        for registered in self.registered.iter().flatten() {
+            unregister(*registered);
+        }
+    }
 }
 
 /// Returns the size of the person's terminal when the program wants one.
