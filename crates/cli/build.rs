@@ -23,7 +23,7 @@ fn main() {
     }
 }
 
-/// Puts the functions that a governed exec calls beside each other (`cargo xtask order` lists
+/// Puts the functions that a governed exec calls beside each other (`order/` lists
 /// them): they are a twentieth of the code, and strewn over all of it they cost every start 150
 /// page faults. A name that no longer exists is passed over.
 fn in_order() {

@@ -3,21 +3,17 @@
 use std::process::ExitCode;
 
 mod install;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-mod order;
 mod steps;
 
 const HELP: &str = "\
 Chores of this repository
 
-Usage: cargo xtask <COMMAND> [BINARY…]
+Usage: cargo xtask <COMMAND>
 
 Commands:
   test     Install what the tests need, then check format, lints, tests and documentation
   install  Install what the tests need, and nothing else
   bench    Run every benchmark and print its figures
-  order    List the functions that a governed exec calls, from the given release binaries,
-           so that the next build puts them beside each other
 ";
 
 #[expect(
@@ -32,10 +28,6 @@ fn main() -> ExitCode {
         ["test"] => install::ensure().and_then(|()| steps::test()),
         ["install"] => install::ensure(),
         ["bench"] => install::ensure_bench().and_then(|()| steps::bench()),
-        #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-        ["order", binaries @ ..] if !binaries.is_empty() => {
-            order::write(binaries).map(|said| println!("{said}"))
-        }
         ["--help" | "-h" | "help"] => {
             print!("{HELP}");
             return ExitCode::SUCCESS;

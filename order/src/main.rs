@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use nix::sys::ptrace::{self, Event, Options};
 use nix::sys::signal::{self, Signal};
@@ -27,6 +27,24 @@ const TRACED: &str = r#"kill -STOP $$; exec "$@""#;
 /// policy, and neither is what people wait for every day.
 const WARM: usize = 3;
 
+fn main() -> ExitCode {
+    let binaries: Vec<String> = std::env::args().skip(1).collect();
+    if binaries.is_empty() {
+        eprintln!("usage, from the root of the repository: warrant-order BINARY…");
+        return ExitCode::from(2);
+    }
+    match write(&binaries) {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("warrant-order: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Writes the list anew from release binaries that were linked at a fixed address.
 ///
 /// Features are unified per selection of packages, and names follow features: give one binary for
@@ -35,7 +53,7 @@ const WARM: usize = 3;
 /// # Errors
 ///
 /// A binary that does not run, or has no symbols; what the kernel said.
-pub(crate) fn write(binaries: &[&str]) -> Result<String, String> {
+fn write(binaries: &[String]) -> Result<String, String> {
     let mut names = Vec::new();
     let mut seen = BTreeSet::new();
     for binary in binaries {
