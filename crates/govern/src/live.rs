@@ -127,8 +127,10 @@ impl Live {
                 disk::remove(&path).map_err(at(&path))?;
             }
         }
-        // Only slower where it cannot be had.
+        // Only slower where they cannot be had. No other store of the home keeps records: this
+        // desk's does for as long as we hold the lock.
         let _ = desk.plane().store().expect_many_writes();
+        let _ = desk.plane().store().expect_many_records();
         let sandboxes = Arc::new(Sandboxes::default());
         reap(Arc::downgrade(&sandboxes));
         let seen = fingerprint(desk.plane().home().root());

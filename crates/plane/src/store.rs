@@ -26,6 +26,7 @@ mod checkpoint;
 mod commit;
 mod entering;
 mod fleet;
+mod journal;
 mod lifecycle;
 mod pages;
 mod queue;
@@ -34,13 +35,14 @@ mod records;
 mod retention;
 mod schema;
 mod snapshots;
+mod turns;
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
@@ -48,7 +50,9 @@ use rusqlite::{Connection, OpenFlags};
 use thiserror::Error;
 
 use checkpoint::Checkpointer;
-use commit::{Line, Writer};
+use commit::{Job, Riders, Writer};
+use journal::Journal;
+use turns::Turns;
 
 pub use blobs::{BlobReader, BlobWriter, INLINE_BYTES, NewBlob};
 pub use fleet::{EnrollTokenRow, Enrolling, PrincipalRow, RunnerRow};
@@ -74,11 +78,18 @@ const BUSY_CACHE: i64 = -16_000;
 
 /// The embedded store of one home.
 pub struct Store {
-    path: PathBuf,
+    core: Arc<Core>,
     blobs: PathBuf,
+}
+
+/// The database and who waits for it: what the store's own threads share with it.
+struct Core {
+    path: PathBuf,
     writer: Mutex<Writer>,
-    line: Mutex<Line>,
+    line: Turns<Job>,
+    riders: Mutex<Riders>,
     checkpointer: OnceLock<Checkpointer>,
+    journal: OnceLock<Journal>,
     readers: Mutex<Vec<Connection>>,
 }
 
@@ -137,7 +148,7 @@ pub enum StoreError {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Store({})", self.path.display())
+        write!(f, "Store({})", self.core.path.display())
     }
 }
 
@@ -173,20 +184,23 @@ impl Store {
         writer.pragma_update(None, "synchronous", "FULL")?;
         writer.pragma_update(None, "wal_autocheckpoint", LOG_PAGES)?;
         writer.set_prepared_statement_cache_capacity(64);
-        Ok(Self {
+        journal::take_over(dir, &writer)?;
+        let core = Core {
             path,
-            blobs: dir.join("blobs"),
             writer: Mutex::new(Writer { connection: writer, syncs: None }),
-            line: Mutex::default(),
+            line: Turns::default(),
+            riders: Mutex::default(),
             checkpointer: OnceLock::new(),
+            journal: OnceLock::new(),
             readers: Mutex::new(Vec::new()),
-        })
+        };
+        Ok(Self { core: Arc::new(core), blobs: dir.join("blobs") })
     }
 
     /// Lets go of it at the end of a process, without taking its memory apart: everything that was
     /// answered is in the log already.
     pub(crate) fn leave(self) {
-        let _ = self.settle();
+        let _ = self.core.settle();
         std::mem::forget(self);
     }
 
@@ -196,17 +210,57 @@ impl Store {
     /// # Errors
     /// [`StoreError`] when the database refuses.
     pub fn expect_many_writes(&self) -> Result<(), StoreError> {
-        if self.checkpointer.get().is_some() {
+        let core = &*self.core;
+        if core.checkpointer.get().is_some() {
             return Ok(());
         }
-        let checkpointer = Checkpointer::start(&self.path)?;
+        let checkpointer = Checkpointer::start(&core.path)?;
         // Another thread that was faster has started one as good.
-        let _ = self.checkpointer.set(checkpointer);
-        let writer = lock(&self.writer);
+        let _ = core.checkpointer.set(checkpointer);
+        let writer = lock(&core.writer);
         writer.connection.pragma_update(None, "cache_size", BUSY_CACHE)?;
         Ok(writer.connection.pragma_update(None, "wal_autocheckpoint", BUSY_LOG_PAGES)?)
     }
 
+    /// Has records made durable in a journal of this store's own and moved into the database in
+    /// groups: right for the one process that keeps the sessions of foreign clients.
+    ///
+    /// INVARIANT: from then on no other store of this home keeps records.
+    ///
+    /// # Errors
+    /// [`StoreError`] when there is no thread for it.
+    pub fn expect_many_records(&self) -> Result<(), StoreError> {
+        if self.core.journal.get().is_none() {
+            // Another thread that was faster has made one as good.
+            let _ = self.core.journal.set(Journal::start(&self.core)?);
+        }
+        Ok(())
+    }
+
+    fn write<T: Send + 'static>(
+        &self,
+        durability: Durability,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.core.write(durability, work)
+    }
+
+    fn read<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.core.read(work)
+    }
+
+    fn read_aside<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.core.read_aside(work)
+    }
+}
+
+impl Core {
     /// Runs a short read, on the writer's connection if it is free, so that a short process
     /// opens one connection only.
     fn read<T>(
@@ -248,8 +302,11 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // Nobody was told that what rides was kept; it is kept all the same if it can be.
-        let _ = self.settle();
+        // Nobody was told that a run that rides was kept; it is kept all the same if it can be.
+        // Records that cannot be are in the journal, for the next who opens the store.
+        if self.core.settle().is_ok() {
+            self.core.close_journal();
+        }
     }
 }
 

@@ -160,6 +160,90 @@ fn check_receipts(machine: &Machine) {
     }
 }
 
+/// Asks a door; returns the status, the head and the body. Fails when nobody answers.
+fn ask_door(
+    (url, token): (&str, &str),
+    (method, path): (&str, &str),
+    body: &str,
+) -> std::io::Result<(u16, String, Value)> {
+    let mut stream = TcpStream::connect(url.trim_start_matches("http://"))?;
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+         authorization: Bearer {token}\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let cut = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(cut)?;
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Ok((status, head.to_owned(), serde_json::from_str(body).map_err(|_| cut())?))
+}
+
+#[test]
+fn decisions_that_a_killed_plane_answered_are_kept() {
+    let machine = Machine::new();
+    let issued = machine.json(&["doors", "issue", "sdk", "--json"]);
+    let token = issued["token"].as_str().unwrap();
+    let (mut plane, url) = start(&machine, "127.0.0.1:0");
+    let door = (url.as_str(), token);
+    let (_, _, made) = ask_door(door, ("POST", "/sandbox"), "{}").unwrap();
+    let id = made["sandboxId"].as_str().unwrap();
+    let intent = format!(
+        r#"{{\"type\":\"sandbox_exec_intent\",\"sandbox_id\":\"{id}\",\"command\":[\"echo\",\"hi\"]}}"#
+    );
+    let body = format!(r#"{{"messages":[{{"role":"user","content":"{intent}"}}]}}"#);
+    let header = |head: &str, name: &str| -> String {
+        let is_it = |line: &&str| line.to_ascii_lowercase().starts_with(name);
+        let line = head.lines().find(is_it).unwrap_or_else(|| panic!("{name}: {head}"));
+        line[name.len() + 1..].trim().to_owned()
+    };
+    // Several ask until nobody answers; the plane is killed in the middle of that.
+    let answered = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Ok((200, head, _)) =
+                    ask_door(door, ("POST", "/v1/chat/completions"), &body)
+                {
+                    let names =
+                        ["x-helm-lamport-clock", "x-helm-receipt-id", "x-helm-proofgraph-node"];
+                    answered.lock().unwrap().push(names.map(|name| header(&head, name)));
+                }
+            });
+        }
+        wait_for("decisions are answered", || answered.lock().unwrap().len() >= 40);
+        plane.0.kill().unwrap();
+        plane.0.wait().unwrap();
+    });
+    let mut answered = answered.into_inner().unwrap();
+    answered.sort_by_key(|[clock, ..]| clock.parse::<u64>().unwrap());
+    let (_second, again) = start(&machine, "127.0.0.1:0");
+    let path = format!("/api/v1/proofgraph/sessions/{id}/receipts?limit=1000");
+    let (status, _, kept) = ask_door((&again, token), ("GET", &path), "").unwrap();
+    assert_eq!(status, 200, "{kept}");
+    let kept = kept.as_array().unwrap_or_else(|| panic!("{kept}"));
+    for [clock, run, node] in &answered {
+        let clock: u64 = clock.parse().unwrap();
+        let record = kept.iter().find(|record| record["lamport_clock"] == clock);
+        let record = record.unwrap_or_else(|| panic!("{clock} of {} is gone", answered.len()));
+        assert_eq!(
+            (record["receipt_id"].as_str(), record["blob_hash"].as_str()),
+            (Some(run.as_str()), Some(node.as_str()))
+        );
+    }
+    for (place, record) in (1_u64..).zip(kept) {
+        assert_eq!(record["lamport_clock"], place);
+        let before = kept.get(usize::try_from(place).unwrap().wrapping_sub(2));
+        let before = before.map_or(&Value::Null, |before| &before["blob_hash"]);
+        assert_eq!(record["prev_hash"].as_str().unwrap(), before.as_str().unwrap_or_default());
+    }
+    let last = &answered.last().unwrap()[1];
+    let verified = machine.run(&["verify", last]);
+    assert_eq!(verified.status.code(), Some(0), "{}", stderr(&verified));
+}
+
 #[test]
 fn the_helm_door_examines_its_boundary_for_real() {
     let machine = Machine::new();
@@ -167,19 +251,8 @@ fn the_helm_door_examines_its_boundary_for_real() {
     let token = issued["token"].as_str().unwrap();
     let (_plane, url) = start(&machine, "127.0.0.1:0");
     let ask = |method: &str, path: &str, body: &str| -> (u16, Value) {
-        let mut stream = TcpStream::connect(url.trim_start_matches("http://")).unwrap();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
-             authorization: Bearer {token}\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, serde_json::from_str(body).unwrap_or(Value::Null))
+        let (status, _, body) = ask_door((&url, token), (method, path), body).unwrap();
+        (status, body)
     };
     let (status, report) = ask("POST", "/api/v1/conformance/run", r#"{"level":"L1"}"#);
     assert_eq!(status, 200, "{report}");

@@ -1,25 +1,20 @@
-//! Group commit: writers of one process share transactions and syncs.
+//! Group commit: writers of one process share transactions and syncs, taking turns ([`Turns`]).
 //!
-//! ```text
-//! queue a job ── nobody leads ─► lead: run whatever waits, commit, tell everyone, pass the lead on
-//!        └────── somebody leads ─► wait ─► done, or lead the next group
-//! ```
-//!
-//! Whoever is told goes on at once; the next leader is somebody who waits, so that nobody works
-//! for others longer than for one commit.
-//!
-//! Runs that this process submitted for itself ride in the next transaction, whoever makes it;
-//! whoever reads makes one first, so that nobody sees a store without them.
+//! What rides is kept in the next transaction, whoever makes it: runs that this process submitted
+//! for itself, and records that are durable already, in the journal. Whoever reads makes one first,
+//! so that nobody sees a store without them.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
-use std::thread::{self, Thread};
+use std::sync::mpsc;
+use std::thread;
 
 use rusqlite::Connection;
 use warrant_protocol::RunId;
 
 use super::entering::insert_run;
-use super::{Durability, Entry, EventRow, NewRun, Owner, Store, StoreError, lock};
+use super::journal::KeptRecord;
+use super::records::insert_records;
+use super::turns::{Lead, Seat};
+use super::{Core, Durability, Entry, EventRow, NewRun, Owner, StoreError, lock};
 
 /// The connection that writes, and how it syncs now.
 pub(super) struct Writer {
@@ -27,76 +22,41 @@ pub(super) struct Writer {
     pub(super) syncs: Option<Durability>,
 }
 
-/// Jobs that wait for the next commit.
+/// What is kept in the next transaction.
+pub(super) enum Rider {
+    /// A run: if it cannot be kept nothing of it is, and whatever builds on it fails.
+    Run(Box<NewRun>),
+    /// A record that somebody was told of: without it there is no transaction.
+    Record(Box<KeptRecord>),
+}
+
+/// Everything that rides.
 #[derive(Default)]
-pub(super) struct Line {
-    riders: Vec<NewRun>,
-    jobs: Vec<Job>,
-    is_led: bool,
+pub(super) struct Riders {
+    waiting: Vec<Rider>,
+    /// Whether a transaction carries some that is not committed yet.
+    are_underway: bool,
+}
+
+impl Riders {
+    /// Returns how many wait for a transaction.
+    pub(super) const fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
 }
 
 type Answer = Box<dyn FnOnce() + Send>;
 type Work = Box<dyn FnOnce(&Connection) -> Option<Answer> + Send>;
 
-struct Job {
+/// Work that waits for the next commit.
+pub(super) struct Job {
     durability: Durability,
     /// Does the work and returns what tells the caller once the commit is done.
     /// `None` means the work failed and was told already; its savepoint is rolled back.
     work: Work,
-    seat: Seat,
 }
 
-/// Where a writer waits. A seat that is dropped lets its writer go, whatever became of the job.
-struct Seat(Arc<Place>);
-
-struct Place {
-    thread: Thread,
-    turn: AtomicU8,
-}
-
-const WAITS: u8 = 0;
-const LEADS: u8 = 1;
-const DONE: u8 = 2;
-
-impl Seat {
-    fn call(&self, turn: u8) {
-        self.0.turn.store(turn, Ordering::Release);
-        self.0.thread.unpark();
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.call(DONE);
-    }
-}
-
-impl Place {
-    /// Waits until the job is done or this thread is to lead.
-    fn wait(&self) -> u8 {
-        loop {
-            match self.turn.load(Ordering::Acquire) {
-                WAITS => thread::park(),
-                turn => return turn,
-            }
-        }
-    }
-}
-
-/// Passes the lead on when it goes, also when work panicked.
-struct Lead<'a>(&'a Mutex<Line>);
-
-impl Drop for Lead<'_> {
-    fn drop(&mut self) {
-        let mut line = lock(self.0);
-        match line.jobs.first() {
-            Some(next) => next.seat.call(LEADS),
-            None => line.is_led = false,
-        }
-    }
-}
-
-impl Store {
+impl Core {
     /// Runs `work` in a transaction, together with whatever else waits.
     pub(super) fn write<T: Send + 'static>(
         &self,
@@ -114,24 +74,17 @@ impl Store {
                 None
             }
         });
-        let place = Arc::new(Place { thread: thread::current(), turn: AtomicU8::new(WAITS) });
-        let is_first = {
-            let mut line = lock(&self.line);
-            line.jobs.push(Job { durability, work, seat: Seat(Arc::clone(&place)) });
-            !std::mem::replace(&mut line.is_led, true)
-        };
-        let committed = match is_first || place.wait() == LEADS {
-            true => self.lead(),
-            false => Ok(()),
+        let committed = match self.line.join(Job { durability, work }) {
+            Some(lead) => self.lead(lead),
+            None => Ok(()),
         };
         // Whoever is done was answered, or its work was dropped.
         answered.recv().unwrap_or_else(|_| Err(committed.err().unwrap_or(StoreError::Commit)))
     }
 
-    /// Has a run kept in the next transaction, before everything else in it. If that fails nothing
-    /// of it is kept, and whatever builds on it fails.
-    pub(super) fn ride(&self, run: NewRun) {
-        lock(&self.line).riders.push(run);
+    /// Has something kept in the next transaction, before everything else in it.
+    pub(super) fn ride(&self, riders: impl IntoIterator<Item = Rider>) {
+        lock(&self.riders).waiting.extend(riders);
     }
 
     /// Leases a run that rides; gives the lease back when no queued one of this name does.
@@ -140,8 +93,11 @@ impl Store {
         run: &RunId,
         lease: (Owner, Vec<EventRow>),
     ) -> Result<(), (Owner, Vec<EventRow>)> {
-        let mut line = lock(&self.line);
-        let rider = line.riders.iter_mut().find(|rider| rider.id == *run);
+        let mut riders = lock(&self.riders);
+        let rider = riders.waiting.iter_mut().find_map(|rider| match rider {
+            Rider::Run(new) if new.id == *run => Some(new),
+            Rider::Run(_) | Rider::Record(_) => None,
+        });
         let Some(entry) = rider.map(|rider| &mut rider.entry) else { return Err(lease) };
         let Entry::Queued { contract, events } = entry else { return Err(lease) };
         let (contract, mut events) = (std::mem::take(contract), std::mem::take(events));
@@ -153,15 +109,17 @@ impl Store {
 
     /// Makes sure that nothing rides any more.
     pub(super) fn settle(&self) -> Result<(), StoreError> {
-        if lock(&self.line).riders.is_empty() {
+        let riders = lock(&self.riders);
+        if riders.waiting.is_empty() && !riders.are_underway {
             return Ok(());
         }
+        drop(riders);
+        // The commit of this comes after the one under way, and carries what that one could not.
         self.write(Durability::WithNext, |_| Ok(()))
     }
 
     /// Commits whatever waits.
-    fn lead(&self) -> Result<(), StoreError> {
-        let _lead = Lead(&self.line);
+    fn lead(&self, lead: Lead<'_, Job>) -> Result<(), StoreError> {
         // On a busy machine others that are about to write get here first; on an idle one this is
         // nothing.
         thread::yield_now();
@@ -170,25 +128,63 @@ impl Store {
         if let Some(checkpointer) = checkpointer {
             checkpointer.finish(&writer.connection);
         }
-        let (riders, jobs) = {
-            let mut line = lock(&self.line);
-            (std::mem::take(&mut line.riders), std::mem::take(&mut line.jobs))
-        };
-        let count = jobs.len() as u64;
-        let committed = commit_together(&mut writer, riders, jobs);
+        // Jobs first: what a job builds on rode before it joined.
+        let jobs = lead.take();
+        let mut riding = Riding::take(self);
+        let count = (jobs.len() + riding.riders.len()) as u64;
+        let committed = commit_together(&mut writer, &riding.riders, jobs);
+        if committed.is_ok() {
+            self.note_applied(&std::mem::take(&mut riding.riders));
+        }
+        drop(riding);
         if let Some(checkpointer) = checkpointer {
             checkpointer.count(count);
         }
+        drop(writer);
+        drop(lead);
         committed
+    }
+}
+
+/// What a transaction carries.
+struct Riding<'a> {
+    core: &'a Core,
+    riders: Vec<Rider>,
+}
+
+impl<'a> Riding<'a> {
+    fn take(core: &'a Core) -> Self {
+        let mut all = lock(&core.riders);
+        let riders = std::mem::take(&mut all.waiting);
+        all.are_underway = !riders.is_empty();
+        Self { core, riders }
+    }
+}
+
+impl Drop for Riding<'_> {
+    /// INVARIANT: a record is given up by nobody: when the transaction failed, or work in it
+    /// panicked, it rides on.
+    fn drop(&mut self) {
+        let records = self.riders.drain(..).filter(|rider| matches!(rider, Rider::Record(_)));
+        let mut all = lock(&self.core.riders);
+        all.waiting.splice(0..0, records);
+        all.are_underway = false;
     }
 }
 
 fn commit_together(
     writer: &mut Writer,
-    riders: Vec<NewRun>,
-    jobs: Vec<Job>,
+    riders: &[Rider],
+    jobs: Vec<(Job, Seat)>,
 ) -> Result<(), StoreError> {
-    let durability = jobs.iter().map(|job| job.durability).max().unwrap_or(Durability::Now);
+    let records = riders.iter().filter_map(|rider| match rider {
+        Rider::Record(record) => Some(&**record),
+        Rider::Run(_) => None,
+    });
+    let records: Vec<&KeptRecord> = records.collect();
+    let wanted = jobs.iter().map(|(job, _)| job.durability).max();
+    // What the journal holds may go from there once it is here.
+    let durability = wanted.filter(|_| records.is_empty()).unwrap_or(Durability::Now);
     let connection = &writer.connection;
     if !connection.is_autocommit() {
         // Work that panicked, or a commit that could be neither made nor taken back: nobody was
@@ -209,7 +205,7 @@ fn commit_together(
     let mut tell: Vec<(Answer, Seat)> = Vec::with_capacity(jobs.len());
     // Every page that changes under a savepoint is copied first; as long as nothing is kept for
     // anybody, the transaction itself can be taken back.
-    let mut is_empty = true;
+    let mut is_empty = records.is_empty();
     let mut attempt = |work: &mut dyn FnMut() -> bool| {
         let is_first = is_empty;
         if !is_first {
@@ -231,10 +227,16 @@ fn commit_together(
             }
         }
     };
-    let ridden =
-        riders.iter().try_for_each(|run| attempt(&mut || insert_run(connection, run).is_ok()));
+    if let Err(error) = insert_records(connection, &records) {
+        let _ = connection.execute_batch("ROLLBACK");
+        return Err(error);
+    }
+    let ridden = riders.iter().try_for_each(|rider| match rider {
+        Rider::Run(run) => attempt(&mut || insert_run(connection, run).is_ok()),
+        Rider::Record(_) => Ok(()),
+    });
     let done = ridden.and_then(|()| {
-        jobs.into_iter().try_for_each(|Job { work, seat, .. }| {
+        jobs.into_iter().try_for_each(|(Job { work, .. }, seat)| {
             let mut job = Some((work, seat));
             attempt(&mut || {
                 let Some((work, seat)) = job.take() else { return false };

@@ -5,6 +5,7 @@ use warrant_protocol::port::LeaseKey;
 use warrant_protocol::{Digest, RunId, RunState, Timestamp};
 
 use super::blobs::{self, NewBlob};
+use super::commit::Rider;
 use super::entering::insert_run;
 use super::queue;
 use super::snapshots::tick;
@@ -189,7 +190,7 @@ impl Store {
     ///
     /// A process that is killed before that leaves no trace of it, and nothing has happened.
     pub fn submit_later(&self, run: NewRun) {
-        self.ride(run);
+        self.core.ride([Rider::Run(Box::new(run))]);
     }
 
     /// Adds an approval to a run that waits for one; a second by the same person replaces nothing.
@@ -279,7 +280,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Conflict`] when it is not queued or another lease came in between.
     pub fn claim_own(&self, run: &RunId, lease: (Owner, Vec<EventRow>)) -> Result<(), StoreError> {
-        self.lease_rider(run, lease).or_else(|lease| self.claim(run, 0, lease))
+        self.core.lease_rider(run, lease).or_else(|lease| self.claim(run, 0, lease))
     }
 
     /// Leases a queued run to a runner that will not say when it starts: the lease is the start.

@@ -5,10 +5,13 @@
 //! names the one before it. The store keeps and orders; what a record says, and its signature, are
 //! the caller's.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use warrant_protocol::{Digest, RunId, Timestamp};
 
 use super::entering::insert_run;
+use super::journal::KeptRecord;
 use super::lifecycle::{NewRun, digest_column, timestamp_column};
 use super::{Durability, Store, StoreError, snapshots};
 
@@ -107,38 +110,7 @@ impl Store {
         make: impl FnOnce(u64, Option<Digest>) -> NewRecord + Send + 'static,
     ) -> Result<RecordRow, StoreError> {
         let (session, owner) = (session.to_owned(), owner.to_owned());
-        self.write(Durability::Now, move |connection| {
-            if let Some(run) = &run {
-                insert_run(connection, run)?;
-            }
-            let lamport = snapshots::tick(connection, &format!("helm:{session}"))?;
-            let previous = last_hash(connection, &session)?;
-            let NewRecord { run, body, hash, signature, at } = make(lamport, previous);
-            connection
-                .prepare_cached(
-                    "INSERT INTO records
-                       (session, lamport, owner, run, hash, body, signature, created_at)
-                     VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                )?
-                .execute(params![
-                    session,
-                    lamport,
-                    owner,
-                    run.as_str(),
-                    hash.as_bytes(),
-                    body,
-                    signature,
-                    at.unix_ms()
-                ])?;
-            connection
-                .prepare_cached(
-                    "INSERT INTO sessions (session, owner, created_at, lamport, count)
-                     VALUES (?, ?, ?, ?, 1)
-                     ON CONFLICT (session) DO UPDATE SET lamport = ?4, count = count + 1",
-                )?
-                .execute(params![session, owner, at.unix_ms(), lamport])?;
-            Ok(RecordRow { lamport, body, hash, signature })
-        })
+        self.core.record(NextRecord { session, owner, run, make: Box::new(make) })
     }
 
     /// Returns the sessions of one owner, newest first.
@@ -205,6 +177,118 @@ impl Store {
             Ok(statement.query_row(params![hash.as_bytes(), owner], record_row).optional()?)
         })
     }
+}
+
+/// The next record of a session, yet to be made.
+pub(super) struct NextRecord {
+    pub(super) session: String,
+    pub(super) owner: String,
+    pub(super) run: Option<NewRun>,
+    pub(super) make: Box<dyn FnOnce(u64, Option<Digest>) -> NewRecord + Send>,
+}
+
+/// Makes the next record of a session within a transaction.
+pub(super) fn insert_next(
+    connection: &Connection,
+    next: NextRecord,
+) -> Result<RecordRow, StoreError> {
+    let NextRecord { session, owner, run, make } = next;
+    if let Some(run) = &run {
+        insert_run(connection, run)?;
+    }
+    let lamport = snapshots::tick(connection, &clock_of(&session))?;
+    let record = make(lamport, last_hash(connection, &session)?);
+    let row = row_of(&record, lamport);
+    let kept = KeptRecord { number: 0, session, owner, lamport, record, run: None };
+    insert_record(connection, &kept)?;
+    count_records(connection, &kept, (kept.record.at, 1))?;
+    Ok(row)
+}
+
+/// Keeps records that were made and told already, in order; those that are kept stay as they are.
+pub(super) fn insert_records(
+    connection: &Connection,
+    records: &[&KeptRecord],
+) -> Result<(), StoreError> {
+    let mut ends: BTreeMap<&str, (&KeptRecord, (Timestamp, u64))> = BTreeMap::new();
+    for kept in records {
+        if !insert_record(connection, kept)? {
+            continue;
+        }
+        if let Some(run) = &kept.run {
+            insert_run(connection, run)?;
+        }
+        let (_, (first, count)) = *ends.entry(&kept.session).or_insert((kept, (kept.record.at, 0)));
+        ends.insert(&kept.session, (kept, (first, count + 1)));
+    }
+    for (last, count) in ends.into_values() {
+        connection
+            .prepare_cached(
+                "INSERT INTO clocks (name, value) VALUES (?, ?)
+                 ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
+            )?
+            .execute(params![clock_of(&last.session), last.lamport])?;
+        count_records(connection, last, count)?;
+    }
+    Ok(())
+}
+
+/// Returns the place and the digest of the last record of a session.
+pub(super) fn end_of(
+    connection: &Connection,
+    session: &str,
+) -> Result<(u64, Option<Digest>), StoreError> {
+    let mut statement = connection.prepare_cached("SELECT value FROM clocks WHERE name = ?")?;
+    let lamport = statement.query_row([clock_of(session)], |row| row.get(0)).optional()?;
+    Ok((lamport.unwrap_or(0), last_hash(connection, session)?))
+}
+
+/// Returns a record as it is told.
+pub(super) fn row_of(record: &NewRecord, lamport: u64) -> RecordRow {
+    let NewRecord { body, hash, signature, .. } = record;
+    RecordRow { lamport, body: body.clone(), hash: *hash, signature: signature.clone() }
+}
+
+fn clock_of(session: &str) -> String {
+    format!("helm:{session}")
+}
+
+/// Returns whether the record is new.
+fn insert_record(connection: &Connection, kept: &KeptRecord) -> Result<bool, StoreError> {
+    let NewRecord { run, body, hash, signature, at } = &kept.record;
+    let added = connection
+        .prepare_cached(
+            "INSERT INTO records (session, lamport, owner, run, hash, body, signature, created_at)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session, lamport) DO NOTHING",
+        )?
+        .execute(params![
+            kept.session,
+            kept.lamport,
+            kept.owner,
+            run.as_str(),
+            hash.as_bytes(),
+            body,
+            signature,
+            at.unix_ms()
+        ])?;
+    Ok(added == 1)
+}
+
+/// Tells a session of `count` records more, since `first`, of which `last` is the last.
+fn count_records(
+    connection: &Connection,
+    last: &KeptRecord,
+    (first, count): (Timestamp, u64),
+) -> Result<(), StoreError> {
+    connection
+        .prepare_cached(
+            "INSERT INTO sessions (session, owner, created_at, lamport, count)
+             VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (session) DO UPDATE
+               SET lamport = max(lamport, excluded.lamport), count = count + excluded.count",
+        )?
+        .execute(params![last.session, last.owner, first.unix_ms(), last.lamport, count])?;
+    Ok(())
 }
 
 fn last_hash(connection: &Connection, session: &str) -> Result<Option<Digest>, StoreError> {
