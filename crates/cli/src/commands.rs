@@ -9,6 +9,7 @@ use crate::exit::Exit;
 use crate::plane_client::PlaneClient;
 use crate::ui;
 use warrant_govern::Desk;
+use warrant_govern::archive::Archive;
 
 mod approvals;
 mod conform;
@@ -36,6 +37,7 @@ mod verify;
 pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
     let home = cli.home.as_deref();
     let desk = || Desk::open(home);
+    let archive = || Archive::open(home);
     let plane = || PlaneClient::find(home, &cli.plane);
     let needed = || PlaneClient::needed(home, &cli.plane);
     match cli.command {
@@ -63,21 +65,21 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Runners { json } => remote::runners(&needed()?, json),
         Command::Runs(arguments) => match plane()? {
             Some(plane) => remote::runs(&plane, &arguments),
-            None => reading::runs(&desk()?, &arguments),
+            None => reading::runs(archive()?.records(), &arguments),
         },
         Command::Receipt(arguments) => verify::receipt(home, &plane, &arguments),
         Command::Verify(arguments) => verify::verify(home, &plane, &arguments),
         Command::Bundle(arguments) => match plane()? {
             Some(plane) => remote::bundle(&plane, &arguments),
-            None => reading::bundle(&desk()?, &arguments),
+            None => reading::bundle(archive()?.records(), &arguments),
         },
         Command::Log(arguments) => match plane()? {
             Some(plane) => remote::artifact(&plane, &arguments, "log"),
-            None => reading::log(&desk()?, &arguments),
+            None => reading::log(archive()?.records(), &arguments),
         },
         Command::Diff(arguments) => match plane()? {
             Some(plane) => remote::artifact(&plane, &arguments, "diff"),
-            None => reading::diff(&desk()?, &arguments),
+            None => reading::diff(archive()?.records(), &arguments),
         },
         Command::Pull(arguments) => match plane()? {
             Some(plane) => remote::pull(home, &plane, &arguments),
@@ -86,7 +88,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Undo(arguments) => pulling::undo(&desk()?, &arguments),
         Command::Export(arguments) => match plane()? {
             Some(plane) => remote::export(&plane, &arguments),
-            None => reading::export(&desk()?, &arguments),
+            None => reading::export(archive()?.records(), &arguments),
         },
         Command::Approvals { json } => match plane()? {
             Some(plane) => remote::approvals(&plane, json),

@@ -25,6 +25,7 @@ use warrant_protocol::{Decision, Receipt, RunId, RunRequest, SecretName, Timesta
 use warrant_runner::run::{Ended, Observer, RunError, RunnerIdentity, Surroundings, governed_run};
 use warrant_sandbox::{Backend, Cancel, Stdin, TtySize};
 
+use crate::archive::run_named;
 use crate::ask::Ask;
 use crate::keyring::{self, KeyringError};
 use crate::passed;
@@ -229,10 +230,7 @@ impl Desk {
     /// # Errors
     /// [`DeskError::NoRun`] when there is none.
     pub fn run_named(&self, text: &str) -> Result<RunId, DeskError> {
-        let missing = || DeskError::NoRun(text.to_owned());
-        let id = text.parse::<RunId>().map_err(|_| missing())?;
-        self.plane.store().run(&id).map_err(|_| missing())?;
-        Ok(id)
+        run_named(self.plane.records(), text)
     }
 
     /// Has an ask judged; nothing is stored.

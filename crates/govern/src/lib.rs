@@ -6,6 +6,7 @@
 //! run's writes, [`live`] keeps sandboxes between calls. The command line, the doors and embedders
 //! all walk this path.
 
+pub mod archive;
 mod ask;
 pub mod backends;
 mod continuation;

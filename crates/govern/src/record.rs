@@ -10,7 +10,7 @@ use warrant_plane::{ArchiveError, HomeError};
 use warrant_protocol::bundle::Bundle;
 use warrant_protocol::event::ArtifactKind;
 use warrant_protocol::verify::verify;
-use warrant_protocol::{Digest, Event, KeyRole, Problem, RunId, TrustedKeys, VerifiedBundle};
+use warrant_protocol::{Digest, Event, Problem, RunId, VerifiedBundle};
 
 use crate::desk::Desk;
 
@@ -108,13 +108,7 @@ pub fn verified(desk: &Desk, run: &RunId) -> Result<VerifiedBundle, RecordError>
         .plane()
         .bundle(run)
         .map_err(|cause| RecordError::NoBundle { run: run.clone(), cause })?;
-    let home = desk.plane().home();
-    let trusted = TrustedKeys::none()
-        .and(KeyRole::Plane, home.plane_key().public().clone())
-        .and(KeyRole::Runner, home.runner_key().public().clone());
-    let approvers = home.approvers()?;
-    let trusted =
-        approvers.into_iter().fold(trusted, |trusted, key| trusted.and(KeyRole::Approver, key));
+    let trusted = desk.plane().records().trusted()?;
     let refused = |problems| RecordError::NotVerified { run: run.clone(), problems };
     let bundle = Bundle::from_value(bundle)
         .map_err(|malformed| refused(vec![Problem::Malformed { detail: malformed.0 }]))?;

@@ -1,13 +1,16 @@
 //! The archive: bundles, exports and lists of what is stored.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use serde_json::{Value, json};
 use thiserror::Error;
-use warrant_protocol::{RunId, Timestamp};
+use warrant_protocol::{KeyRole, PublicKey, RunId, RunnerId, Timestamp, TrustedKeys};
 
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
-use crate::store::StoreError;
+use crate::files::check_private;
+use crate::home::{Check, HomeError, approvers_of};
+use crate::store::{Store, StoreError};
 
 /// Why something could not be taken out of the archive.
 #[derive(Debug, Error)]
@@ -26,14 +29,75 @@ pub enum ArchiveError {
     Write(#[from] io::Error),
 }
 
+/// What of a home can be read back: its store, and the public halves of its keys.
+#[derive(Clone, Copy)]
+pub struct Records<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) root: &'a Path,
+    pub(crate) plane: &'a PublicKey,
+    pub(crate) runner: &'a PublicKey,
+    pub(crate) runner_id: &'a RunnerId,
+    /// Says whose keys are believed.
+    pub(crate) check: Check,
+}
+
 impl EmbeddedPlane {
+    /// Returns what can be read back.
+    #[must_use]
+    pub fn records(&self) -> Records<'_> {
+        Records {
+            store: self.store(),
+            root: self.home().root(),
+            plane: self.home().plane_key().public(),
+            runner: self.home().runner_key().public(),
+            runner_id: self.home().runner_id(),
+            check: check_private,
+        }
+    }
+
     /// Returns the bundle of a run: everything a verifier needs but trust.
     ///
     /// # Errors
     /// [`ArchiveError::NotEnded`] when there is no receipt yet.
     pub fn bundle(&self, run: &RunId) -> Result<Value, ArchiveError> {
-        let row = self.store().run(run)?;
-        let receipt = self.store().receipt(run)?;
+        self.records().bundle(run)
+    }
+
+    /// Writes every event since a moment, one JSON object with its `runId` per line.
+    ///
+    /// # Errors
+    /// [`ArchiveError`] when the store cannot be read or nobody takes it.
+    pub fn export(&self, since: Timestamp, out: &mut dyn Write) -> Result<(), ArchiveError> {
+        self.records().export(since, out)
+    }
+}
+
+impl<'a> Records<'a> {
+    /// Returns the store.
+    #[must_use]
+    pub const fn store(&self) -> &'a Store {
+        self.store
+    }
+
+    /// Returns the keys of this home, each in its role.
+    ///
+    /// # Errors
+    /// [`HomeError`] when an approver's key cannot be read or believed.
+    pub fn trusted(&self) -> Result<TrustedKeys, HomeError> {
+        let trusted = TrustedKeys::none()
+            .and(KeyRole::Plane, self.plane.clone())
+            .and(KeyRole::Runner, self.runner.clone());
+        let approvers = approvers_of(self.root, self.check)?.into_iter();
+        Ok(approvers.fold(trusted, |trusted, (_, key)| trusted.and(KeyRole::Approver, key)))
+    }
+
+    /// Returns the bundle of a run: everything a verifier needs but trust.
+    ///
+    /// # Errors
+    /// [`ArchiveError::NotEnded`] when there is no receipt yet.
+    pub fn bundle(&self, run: &RunId) -> Result<Value, ArchiveError> {
+        let row = self.store.run(run)?;
+        let receipt = self.store.receipt(run)?;
         let receipt = receipt.ok_or_else(|| ArchiveError::NotEnded(run.clone()))?;
         let read = |what: &'static str, text: &str| {
             let damaged = || EmbeddedError::Damaged { what, run: run.clone() };
@@ -42,17 +106,17 @@ impl EmbeddedPlane {
         let contract = read("contract", row.contract.as_deref().unwrap_or_default())?;
         let receipt = read("receipt", &receipt)?;
         let events: Result<Vec<_>, _> =
-            self.store().events(run)?.iter().map(|event| read("chain", &event.body)).collect();
-        let plane = self.home().plane_key().public();
+            self.store.events(run)?.iter().map(|event| read("chain", &event.body)).collect();
+        let plane = self.plane;
         // Where no runner could sign, the plane stands in for it.
         let is_sealed_by_plane = receipt.get("sealedBy").is_some();
         let runner = match row.runner.as_deref() {
             _ if is_sealed_by_plane => plane.pem().to_owned(),
-            Some(id) if id != self.home().runner_id().as_str() => {
+            Some(id) if id != self.runner_id.as_str() => {
                 let damaged = || EmbeddedError::Damaged { what: "runner", run: run.clone() };
-                self.store().runner(id)?.ok_or_else(damaged)?.public_key_pem
+                self.store.runner(id)?.ok_or_else(damaged)?.public_key_pem
             }
-            _ => self.home().runner_key().public().pem().to_owned(),
+            _ => self.runner.pem().to_owned(),
         };
         Ok(json!({
             "version": "warrant.bundle.v1",
@@ -71,7 +135,7 @@ impl EmbeddedPlane {
     /// # Errors
     /// [`ArchiveError`] when the store cannot be read or nobody takes it.
     pub fn export(&self, since: Timestamp, out: &mut dyn Write) -> Result<(), ArchiveError> {
-        let written = self.store().events_since(since, |stored| {
+        let written = self.store.events_since(since, |stored| {
             let mut line: Value = serde_json::from_str(&stored.event.body)
                 .map_err(|_| StoreError::Malformed("event"))?;
             if let Value::Object(members) = &mut line {

@@ -30,6 +30,18 @@ pub(crate) fn check_private(path: &Path) -> io::Result<()> {
     ))
 }
 
+/// Refuses a directory or file that more people than its owner can write, whoever that is.
+pub(crate) fn check_closed(path: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(path)?;
+    if metadata.mode() & 0o022 == 0 && !metadata.is_symlink() {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("{} can be written by others than its owner", path.display()),
+    ))
+}
+
 /// Writes a file of mode 0600 so that a reader sees the old or the new content, never a part.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     let temporary = write_temporary(path, content)?;

@@ -270,11 +270,7 @@ impl Home {
     /// # Errors
     /// [`HomeError`] when the name cannot be one or the file holds no key.
     pub fn approver(&self, name: &str) -> Result<Option<PublicKey>, HomeError> {
-        let path = self.approver_file(name)?;
-        let Some(content) = read(&path)? else { return Ok(None) };
-        at(&path, files::check_private(&path))?;
-        let pem = String::from_utf8_lossy(&content);
-        PublicKey::from_pem(&pem).map(Some).map_err(|cause| HomeError::Key { path, cause })
+        read_public(&self.approver_file(name)?, files::check_private)
     }
 
     /// Returns the keys of everyone whose approval counts here.
@@ -290,22 +286,7 @@ impl Home {
     /// # Errors
     /// [`HomeError`] when a file cannot be read or holds no key.
     pub fn named_approvers(&self) -> Result<Vec<(String, PublicKey)>, HomeError> {
-        let directory = self.root.join("keys/approvers");
-        let entries = match std::fs::read_dir(&directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(cause) => return Err(HomeError::File { path: directory, cause }),
-        };
-        let mut keys = Vec::new();
-        for entry in entries {
-            let entry =
-                entry.map_err(|cause| HomeError::File { path: directory.clone(), cause })?;
-            let file_name = entry.file_name();
-            let name = file_name.to_str().and_then(|name| name.strip_suffix(".pub.pem"));
-            let Some(name) = name else { continue };
-            keys.extend(self.approver(name)?.map(|key| (name.to_owned(), key)));
-        }
-        Ok(keys)
+        approvers_of(&self.root, files::check_private)
     }
 
     fn approver_file(&self, name: &str) -> Result<PathBuf, HomeError> {
@@ -319,6 +300,48 @@ impl Home {
         }
         Ok(self.root.join("keys/approvers").join(format!("{name}.pub.pem")))
     }
+}
+
+/// Says whether a file or directory may be believed.
+pub(crate) type Check = fn(&Path) -> io::Result<()>;
+
+/// Returns everyone whose approval counts in a home, with their keys.
+pub(crate) fn approvers_of(
+    root: &Path,
+    check: Check,
+) -> Result<Vec<(String, PublicKey)>, HomeError> {
+    let directory = root.join("keys/approvers");
+    let entries = match std::fs::read_dir(&directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(cause) => return Err(HomeError::File { path: directory, cause }),
+    };
+    let mut keys = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|cause| HomeError::File { path: directory.clone(), cause })?;
+        let file_name = entry.file_name();
+        let name = file_name.to_str().and_then(|name| name.strip_suffix(".pub.pem"));
+        let Some(name) = name else { continue };
+        keys.extend(read_public(&entry.path(), check)?.map(|key| (name.to_owned(), key)));
+    }
+    Ok(keys)
+}
+
+/// Returns the public key in a file, if the file is there.
+pub(crate) fn read_public(path: &Path, check: Check) -> Result<Option<PublicKey>, HomeError> {
+    let Some(content) = read(path)? else { return Ok(None) };
+    at(path, check(path))?;
+    let key = PublicKey::from_pem(&String::from_utf8_lossy(&content));
+    key.map(Some).map_err(|cause| HomeError::Key { path: path.to_owned(), cause })
+}
+
+/// Returns the id of a home's runner.
+pub(crate) fn runner_of(root: &Path) -> Result<RunnerId, HomeError> {
+    let file = root.join("home.json");
+    let content = read(&file)?.unwrap_or_default();
+    let settings: Settings =
+        serde_json::from_slice(&content).map_err(|_| HomeError::Settings(file))?;
+    Ok(settings.runner_id)
 }
 
 /// Returns a fresh key.

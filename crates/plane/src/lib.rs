@@ -35,6 +35,7 @@ pub mod notary;
 #[cfg(feature = "policy")]
 mod page;
 pub mod random;
+pub mod read_only;
 pub mod reap;
 pub mod reception;
 pub mod sealed;
@@ -42,7 +43,7 @@ pub mod secrets;
 pub mod store;
 
 pub use approvals::{ApproveError, Approved, StopError, Stopped, Waiting};
-pub use archive::ArchiveError;
+pub use archive::{ArchiveError, Records};
 pub use embedded::{EmbeddedError, EmbeddedPlane};
 pub use home::{Home, HomeEnvironment, HomeError};
 pub use notary::{ApprovalRequirement, Judgment};

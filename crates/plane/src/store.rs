@@ -31,6 +31,7 @@ mod lifecycle;
 mod pages;
 mod queue;
 mod read;
+mod reading;
 mod records;
 mod retention;
 mod schema;
@@ -85,6 +86,8 @@ pub struct Store {
 /// The database and who waits for it: what the store's own threads share with it.
 struct Core {
     path: PathBuf,
+    /// How SQLite is asked for it when nothing may be written.
+    read_only: Option<String>,
     writer: Mutex<Writer>,
     line: Turns<Job>,
     riders: Mutex<Riders>,
@@ -111,6 +114,28 @@ pub enum StoreError {
     /// The file system refused.
     #[error("the store's files failed")]
     File(#[from] io::Error),
+    /// It cannot be written, and not be read without writing.
+    #[error(
+        "cannot read {path} where it lies: copy the whole home to where you can write, and read it \
+         there with --home"
+    )]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// What the database said, if it was asked.
+        #[source]
+        cause: Option<rusqlite::Error>,
+    },
+    /// The database was written by an older version, and cannot be changed where it lies.
+    #[error(
+        "the store has schema {found}, this program {known}: copy the home to where you can write"
+    )]
+    Older {
+        /// What the database says.
+        found: u32,
+        /// What we know.
+        known: u32,
+    },
     /// The database was written by a newer version.
     #[error("the store has schema {found}, this program knows {known}")]
     Newer {
@@ -187,6 +212,7 @@ impl Store {
         journal::take_over(dir, &writer)?;
         let core = Core {
             path,
+            read_only: None,
             writer: Mutex::new(Writer { connection: writer, syncs: None }),
             line: Turns::default(),
             riders: Mutex::default(),
@@ -291,6 +317,9 @@ impl Core {
     }
 
     fn open_reader(&self) -> Result<Connection, StoreError> {
+        if let Some(uri) = &self.read_only {
+            return reading::connect(uri);
+        }
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&self.path, flags)?;
         connection.busy_timeout(Duration::from_secs(10))?;

@@ -22,15 +22,15 @@ use warrant_govern::keep::{gate, open_journal};
 /// `warrant pull`.
 pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
     let run = desk.run_named(&arguments.run)?;
-    let Some(digest) = reading::artifact(desk, &run, ArtifactKind::Diff)? else {
-        reading::check_unchanged(desk, &run)?;
+    let Some(digest) = reading::artifact(desk.plane().records(), &run, ArtifactKind::Diff)? else {
+        reading::check_unchanged(desk.plane().records(), &run)?;
         if !desk.plane().store().run(&run)?.state.is_terminal() {
             bail!("{run} has not ended yet");
         }
         ui::note(&format!("{run} changed nothing"));
         return Ok(Exit::Success);
     };
-    let mut diff = reading::open_blob(desk, &digest)?;
+    let mut diff = reading::open_blob(desk.plane().records(), &digest)?;
     let base_ref = reading::base_ref(desk, &run)?;
     let repo = workspace_of(&arguments.repo, &base_ref)?;
     let scratch = reading::scratch(desk)?;

@@ -18,13 +18,15 @@ use crate::commands::remote::watch::{Style, show};
 use crate::exit::{Exit, Misuse};
 use crate::ui;
 use warrant_govern::Desk;
+use warrant_govern::archive::run_named;
+use warrant_plane::Records;
 
 /// `warrant runs`.
-pub(crate) fn runs(desk: &Desk, arguments: &Runs) -> anyhow::Result<Exit> {
+pub(crate) fn runs(records: Records<'_>, arguments: &Runs) -> anyhow::Result<Exit> {
     let before = arguments.before.as_deref().map(str::parse).transpose();
     let before = before.context("--before is no cursor").map_err(Misuse::of)?;
     let filter = RunFilter { state: None, before, limit: Some(arguments.limit) };
-    let page = desk.plane().store().list(&filter)?;
+    let page = records.store().list(&filter)?;
     if arguments.json {
         let rows: Vec<Value> = page.runs.iter().map(row_json).collect();
         ui::json(&json!({"runs": rows, "next": page.next}));
@@ -74,21 +76,21 @@ fn row_json(row: &RunRow) -> Value {
 }
 
 /// `warrant bundle`.
-pub(crate) fn bundle(desk: &Desk, arguments: &Bundle) -> anyhow::Result<Exit> {
-    let run = desk.run_named(&arguments.run)?;
+pub(crate) fn bundle(records: Records<'_>, arguments: &Bundle) -> anyhow::Result<Exit> {
+    let run = run_named(records, &arguments.run)?;
     match &arguments.out {
         Some(file) => {
-            write_bundle(desk, &run, file)?;
+            write_bundle(records, &run, file)?;
             wrote(run.as_str(), file, arguments.json);
         }
-        None => ui::data(&format!("{}\n", desk.plane().bundle(&run)?)),
+        None => ui::data(&format!("{}\n", records.bundle(&run)?)),
     }
     Ok(Exit::Success)
 }
 
 /// Writes a run's bundle to a file.
-pub(crate) fn write_bundle(desk: &Desk, run: &RunId, file: &Path) -> anyhow::Result<()> {
-    let bundle = desk.plane().bundle(run).with_context(|| format!("{run} has no bundle yet"))?;
+pub(crate) fn write_bundle(records: Records<'_>, run: &RunId, file: &Path) -> anyhow::Result<()> {
+    let bundle = records.bundle(run).with_context(|| format!("{run} has no bundle yet"))?;
     let mut out = OpenOptions::new()
         .write(true)
         .create(true)
@@ -101,24 +103,28 @@ pub(crate) fn write_bundle(desk: &Desk, run: &RunId, file: &Path) -> anyhow::Res
 }
 
 /// `warrant log`.
-pub(crate) fn log(desk: &Desk, arguments: &Log) -> anyhow::Result<Exit> {
-    copy_artifact(desk, arguments, ArtifactKind::Log)
+pub(crate) fn log(records: Records<'_>, arguments: &Log) -> anyhow::Result<Exit> {
+    copy_artifact(records, arguments, ArtifactKind::Log)
 }
 
 /// `warrant diff`.
-pub(crate) fn diff(desk: &Desk, arguments: &Log) -> anyhow::Result<Exit> {
-    copy_artifact(desk, arguments, ArtifactKind::Diff)
+pub(crate) fn diff(records: Records<'_>, arguments: &Log) -> anyhow::Result<Exit> {
+    copy_artifact(records, arguments, ArtifactKind::Diff)
 }
 
-fn copy_artifact(desk: &Desk, arguments: &Log, kind: ArtifactKind) -> anyhow::Result<Exit> {
-    let run = desk.run_named(&arguments.run)?;
-    let found = artifact(desk, &run, kind)?;
+fn copy_artifact(
+    records: Records<'_>,
+    arguments: &Log,
+    kind: ArtifactKind,
+) -> anyhow::Result<Exit> {
+    let run = run_named(records, &arguments.run)?;
+    let found = artifact(records, &run, kind)?;
     if kind == ArtifactKind::Diff && found.is_none() {
-        check_unchanged(desk, &run)?;
+        check_unchanged(records, &run)?;
     }
     if arguments.json {
         let bytes = match &found {
-            Some(digest) => blob_bytes(desk, digest)?,
+            Some(digest) => blob_bytes(records, digest)?,
             None => Vec::new(),
         };
         let mut object = json!({"runId": run, "kind": kind.as_str(), "hash": found});
@@ -127,11 +133,11 @@ fn copy_artifact(desk: &Desk, arguments: &Log, kind: ArtifactKind) -> anyhow::Re
         return Ok(Exit::Success);
     }
     let Some(digest) = found else {
-        let still = if desk.plane().store().run(&run)?.state.is_terminal() { "" } else { " yet" };
+        let still = if records.store().run(&run)?.state.is_terminal() { "" } else { " yet" };
         ui::note(&format!("{run} has no {}{still}", kind.as_str()));
         return Ok(Exit::Success);
     };
-    let mut blob = open_blob(desk, &digest)?;
+    let mut blob = open_blob(records, &digest)?;
     match io::copy(&mut blob, &mut io::stdout().lock()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot print it")
@@ -141,16 +147,16 @@ fn copy_artifact(desk: &Desk, arguments: &Log, kind: ArtifactKind) -> anyhow::Re
 }
 
 /// Returns what a run's program said.
-pub(crate) fn log_bytes(desk: &Desk, run: &RunId) -> anyhow::Result<Vec<u8>> {
-    match artifact(desk, run, ArtifactKind::Log)? {
-        Some(digest) => blob_bytes(desk, &digest),
+pub(crate) fn log_bytes(records: Records<'_>, run: &RunId) -> anyhow::Result<Vec<u8>> {
+    match artifact(records, run, ArtifactKind::Log)? {
+        Some(digest) => blob_bytes(records, &digest),
         None => Ok(Vec::new()),
     }
 }
 
-fn blob_bytes(desk: &Desk, digest: &Digest) -> anyhow::Result<Vec<u8>> {
+fn blob_bytes(records: Records<'_>, digest: &Digest) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open_blob(desk, digest)?.read_to_end(&mut bytes).context("a blob does not read back")?;
+    open_blob(records, digest)?.read_to_end(&mut bytes).context("a blob does not read back")?;
     Ok(bytes)
 }
 
@@ -170,12 +176,12 @@ pub(crate) fn insert_bytes(object: &mut Value, (text, exact): (&str, &str), byte
 
 /// Returns the digest of the newest artifact of a kind on the run's chain.
 pub(crate) fn artifact(
-    desk: &Desk,
+    records: Records<'_>,
     run: &RunId,
     wanted: ArtifactKind,
 ) -> anyhow::Result<Option<Digest>> {
     let mut found = None;
-    for row in desk.plane().store().events(run)? {
+    for row in records.store().events(run)? {
         let event: Value =
             serde_json::from_str(&row.body).context("a stored event does not read back")?;
         let body = event.get("event").cloned().unwrap_or_default();
@@ -189,8 +195,8 @@ pub(crate) fn artifact(
 }
 
 /// Fails for a run that changed files of which no diff was kept.
-pub(crate) fn check_unchanged(desk: &Desk, run: &RunId) -> anyhow::Result<()> {
-    let mut events = desk.plane().store().events(run)?.into_iter();
+pub(crate) fn check_unchanged(records: Records<'_>, run: &RunId) -> anyhow::Result<()> {
+    let mut events = records.store().events(run)?.into_iter();
     if events.any(|row| row.body.contains(r#""type":"file.changed""#)) {
         bail!("{run} changed files, but no diff of them was kept; see warrant receipt {run}");
     }
@@ -198,15 +204,15 @@ pub(crate) fn check_unchanged(desk: &Desk, run: &RunId) -> anyhow::Result<()> {
 }
 
 /// Opens a blob of the store.
-pub(crate) fn open_blob(desk: &Desk, digest: &Digest) -> anyhow::Result<Box<dyn Read>> {
-    match desk.plane().store().blob(digest)? {
+pub(crate) fn open_blob(records: Records<'_>, digest: &Digest) -> anyhow::Result<Box<dyn Read>> {
+    match records.store().blob(digest)? {
         Some(reader) => Ok(Box::new(reader)),
         None => bail!("blob {digest} is not here any more"),
     }
 }
 
 /// `warrant export`.
-pub(crate) fn export(desk: &Desk, arguments: &Export) -> anyhow::Result<Exit> {
+pub(crate) fn export(records: Records<'_>, arguments: &Export) -> anyhow::Result<Exit> {
     let since = match &arguments.since {
         Some(text) => text
             .parse()
@@ -215,7 +221,7 @@ pub(crate) fn export(desk: &Desk, arguments: &Export) -> anyhow::Result<Exit> {
         None => Timestamp::from_unix_ms(0)?,
     };
     let mut out = Stdout(Ok(()));
-    let exported = desk.plane().export(since, &mut out);
+    let exported = records.export(since, &mut out);
     if out.0.is_ok() {
         exported?;
     }

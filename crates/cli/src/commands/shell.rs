@@ -90,7 +90,7 @@ impl Session<'_> {
             ("diff", "") => {
                 let desk = Desk::open(self.home)?;
                 reading::diff(
-                    &desk,
+                    desk.plane().records(),
                     &Log { run: self.last_run(&desk)?, json: self.arguments.json },
                 )?
             }

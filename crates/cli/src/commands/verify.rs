@@ -18,7 +18,7 @@ use crate::commands::keys::read_public;
 use crate::exit::{Exit, Misuse};
 use crate::plane_client::PlaneClient;
 use crate::ui::{self, Tone, paint};
-use warrant_govern::Desk;
+use warrant_govern::archive::{Archive, run_named};
 
 /// Finds the plane that is meant, when a run is named.
 type FindPlane<'a> = &'a dyn Fn() -> anyhow::Result<Option<PlaneClient>>;
@@ -92,7 +92,7 @@ fn read(
     let bytes = match run_of(&arguments.subject) {
         None => read_bytes(&arguments.subject)?,
         Some(run) => match plane()? {
-            None => return read_run(home, run),
+            None => return read_run(home, (run, arguments)),
             Some(plane) => {
                 let (bundle, keys) = super::remote::evidence(&plane, run)?;
                 known = keys;
@@ -100,8 +100,7 @@ fn read(
             }
         },
     };
-    let named = arguments.trust.iter().chain(&arguments.more_trust);
-    let keys = named.map(|file| Trust::parse(file)).collect::<anyhow::Result<Vec<_>>>()?;
+    let keys = named(arguments)?;
     let has_no_trust = keys.is_empty() && known.is_none();
     let refused = |problems| Refused { has_no_trust, problems };
     let bundle = match Bundle::from_slice(&bytes) {
@@ -120,22 +119,38 @@ fn run_of(subject: &Path) -> Option<&str> {
 }
 
 /// Checks a run of this machine against this machine's own keys.
-fn read_run(home: Option<&Path>, run: &str) -> anyhow::Result<Result<VerifiedBundle, Refused>> {
-    let desk = Desk::open(home)?;
-    let run = desk.run_named(run)?;
-    let bundle = desk.plane().bundle(&run)?;
-    let keys = desk.plane().home();
-    let trusted = TrustedKeys::none()
-        .and(KeyRole::Plane, keys.plane_key().public().clone())
-        .and(KeyRole::Runner, keys.runner_key().public().clone());
-    let trusted = keys
-        .approvers()?
-        .into_iter()
-        .fold(trusted, |trusted, key| trusted.and(KeyRole::Approver, key));
+fn read_run(
+    home: Option<&Path>,
+    (run, arguments): (&str, &Verify),
+) -> anyhow::Result<Result<VerifiedBundle, Refused>> {
+    let archive = Archive::open(home)?;
+    let records = archive.records();
+    let run = run_named(records, run)?;
+    let named = named(arguments)?;
     let refused = |problems| Refused { has_no_trust: false, problems };
-    Ok(Bundle::from_value(bundle)
-        .map_err(|malformed| refused(vec![Problem::Malformed { detail: malformed.0 }]))
-        .and_then(|bundle| check(bundle, &trusted).map_err(refused)))
+    let bundle = match Bundle::from_value(records.bundle(&run)?) {
+        Ok(bundle) => bundle,
+        Err(malformed) => {
+            return Ok(Err(refused(vec![Problem::Malformed { detail: malformed.0 }])));
+        }
+    };
+    let trusted = match archive.is_foreign() {
+        // Who reads somebody else's home may know better whom they trust.
+        true if !named.is_empty() => trusted(&bundle, (TrustedKeys::none(), named)),
+        true => {
+            ui::note(
+                "checked against the keys of that home, which is somebody else's; name the keys \
+                 you trust with --trust",
+            );
+            records.trusted()?
+        }
+        false => records.trusted()?,
+    };
+    Ok(check(bundle, &trusted).map_err(refused))
+}
+
+fn named(arguments: &Verify) -> anyhow::Result<Vec<Trust>> {
+    arguments.trust.iter().chain(&arguments.more_trust).map(|file| Trust::parse(file)).collect()
 }
 
 fn read_bytes(file: &Path) -> anyhow::Result<Vec<u8>> {

@@ -26,6 +26,7 @@ mod others;
 mod own;
 mod plane;
 mod progress;
+mod read_only;
 mod remote;
 mod shell;
 mod stopping;

@@ -8,7 +8,7 @@ use super::StoreError;
 use crate::files::FileLock;
 
 /// The schema this program writes.
-const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 5;
 
 const V1: &str = "
 CREATE TABLE runs (
@@ -258,6 +258,6 @@ pub(super) fn prepare(
     Ok(result?)
 }
 
-fn version(connection: &Connection) -> Result<u32, StoreError> {
+pub(super) fn version(connection: &Connection) -> Result<u32, StoreError> {
     Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)
 }

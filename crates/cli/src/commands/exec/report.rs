@@ -131,7 +131,7 @@ impl Report {
     /// Prints it, writes the bundle where asked, and returns the exit code.
     pub(crate) fn print(self, desk: &Desk, arguments: &Exec) -> anyhow::Result<Exit> {
         if let Some(out) = &arguments.out {
-            super::super::reading::write_bundle(desk, &self.run, out)?;
+            super::super::reading::write_bundle(desk.plane().records(), &self.run, out)?;
         }
         if arguments.json {
             let mut object = self.details;
@@ -140,7 +140,7 @@ impl Report {
                 members.insert("exitCode".to_owned(), json!(self.exit.code()));
                 members.insert("exitCodeIs".to_owned(), json!(self.exit.owner()));
             }
-            let output = super::super::reading::log_bytes(desk, &self.run)?;
+            let output = super::super::reading::log_bytes(desk.plane().records(), &self.run)?;
             let names = ("output", "outputBase64");
             super::super::reading::insert_bytes(&mut object, names, output);
             ui::json(&object);

@@ -1,0 +1,72 @@
+//! What is kept of runs, to be read: of this machine's own home, or of one that is only read.
+
+use std::path::Path;
+
+use thiserror::Error;
+use warrant_plane::Records;
+use warrant_plane::read_only::{ReadOnlyError, ReadOnlyHome};
+use warrant_protocol::RunId;
+
+use crate::desk::{Desk, DeskError, environment};
+
+/// The records of a home.
+pub enum Archive {
+    /// Of a home that we write, too.
+    Own(Box<Desk>),
+    /// Of one that is only read.
+    ReadOnly(Box<ReadOnlyHome>),
+}
+
+/// Why an archive cannot be opened.
+#[derive(Debug, Error)]
+pub enum ArchiveOpenError {
+    /// The home cannot be used.
+    #[error(transparent)]
+    Desk(#[from] DeskError),
+    /// It cannot be read.
+    #[error(transparent)]
+    ReadOnly(#[from] ReadOnlyError),
+}
+
+impl Archive {
+    /// Opens the archive of a home, without writing where that cannot be done.
+    ///
+    /// # Errors
+    /// [`ArchiveOpenError`] when the home cannot be read.
+    pub fn open(home: Option<&Path>) -> Result<Self, ArchiveOpenError> {
+        let root = environment(home)?.locate().map_err(DeskError::from)?;
+        Ok(match ReadOnlyHome::is_meant(&root) {
+            true => Self::ReadOnly(Box::new(ReadOnlyHome::open(&root)?)),
+            false => Self::Own(Box::new(Desk::open(home)?)),
+        })
+    }
+
+    /// Returns what can be read back.
+    #[must_use]
+    pub fn records(&self) -> Records<'_> {
+        match self {
+            Self::Own(desk) => desk.plane().records(),
+            Self::ReadOnly(home) => home.records(),
+        }
+    }
+
+    /// Returns whether it is of somebody else.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        match self {
+            Self::Own(_) => false,
+            Self::ReadOnly(home) => home.is_foreign(),
+        }
+    }
+}
+
+/// Returns the run with this id.
+///
+/// # Errors
+/// [`DeskError::NoRun`] when there is none.
+pub fn run_named(records: Records<'_>, text: &str) -> Result<RunId, DeskError> {
+    let missing = || DeskError::NoRun(text.to_owned());
+    let id = text.parse::<RunId>().map_err(|_| missing())?;
+    records.store().run(&id).map_err(|_| missing())?;
+    Ok(id)
+}
