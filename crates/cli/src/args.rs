@@ -97,6 +97,7 @@ pub(crate) enum Command {
     #[command(after_help = "Exit codes: 0 it completed, 1 it ended otherwise, 2 usage.")]
     Watch(Watch),
     /// Stop a run
+    #[command(after_help = fleet::CANCEL_HELP)]
     Cancel(Cancel),
     /// Keep a plane's address and your token, readable by you alone
     #[command(after_help = "Example:\n  warrant login --plane https://plane.example:7172 < token")]

@@ -14,6 +14,7 @@ mod living;
 mod logs;
 mod plane_client;
 mod progress;
+mod toml;
 mod ui;
 
 fn main() -> ExitCode {

@@ -10,6 +10,7 @@ mod answer;
 mod arguments;
 mod files;
 pub mod http;
+mod members;
 mod review;
 mod running;
 mod tools;
@@ -19,8 +20,9 @@ use std::time::Duration;
 
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ErrorData, Implementation, ListToolsResult,
-    PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, ServerConfig,
+    CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorData,
+    Implementation, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
+    ServerCapabilities, ServerConfig,
 };
 use rmcp::service::{RequestContext, RoleServer, ServiceExt as _};
 use serde_json::Map;
@@ -235,6 +237,16 @@ impl ServerHandler for Server {
         let arguments = request.arguments.unwrap_or_default();
         Ok(self.call(tool, arguments, &context).await.into())
     }
+
+    /// Hears what is no request that the library knows: of another method, or with members that
+    /// are not what its own method takes.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        Err(members::error_of(request))
+    }
 }
 
 /// Serves one client on standard input and output, until it goes away.
@@ -247,7 +259,8 @@ pub fn serve_stdio(bench: Arc<Workbench>) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async {
         let server = Server::new(bench, Handle::current());
-        let streams = rmcp::transport::io::stdio_pipes();
+        let (reader, writer) = rmcp::transport::io::stdio_pipes();
+        let streams = (members::checked(reader), writer);
         let running =
             server.serve(streams).await.map_err(|error| ServeError::Begin(Box::new(error)))?;
         running.waiting().await?;

@@ -133,8 +133,8 @@ pub fn in_front_of(rest: Router, hall: &Hall) -> Router {
     Router::new().fallback_service(served).layer(map_request(to_its_door))
 }
 
-/// Reads what is left of a request's body before it is answered: a client that still sends when
-/// the connection closes sees a broken connection, not why it was refused.
+/// Answers at once, and reads what is left of the request's body beside that: a client that still
+/// sends when the connection closes would see a broken connection, not why it was refused.
 async fn read_out(request: Request, next: middleware::Next) -> Response {
     let (parts, body) = request.into_parts();
     if body.is_end_stream() {
@@ -146,7 +146,7 @@ async fn read_out(request: Request, next: middleware::Next) -> Response {
         piece.map(|piece| (piece, body))
     });
     let response = next.run(Request::from_parts(parts, Body::from_stream(lent))).await;
-    let rest = async {
+    let rest = async move {
         let (mut body, mut left) = (body.lock().await, MOST_READ_OUT);
         while let Some(Ok(piece)) = body.next().await {
             left = left.saturating_sub(piece.len());
@@ -155,7 +155,7 @@ async fn read_out(request: Request, next: middleware::Next) -> Response {
             }
         }
     };
-    let _ = tokio::time::timeout(READ_OUT_TIME, rest).await;
+    tokio::spawn(tokio::time::timeout(READ_OUT_TIME, rest));
     response
 }
 

@@ -156,6 +156,13 @@ pub(crate) struct Watch {
     pub(crate) json: bool,
 }
 
+/// What `cancel --help` says below its arguments.
+pub(super) const CANCEL_HELP: &str = "\
+What waits ends at once. What runs is stopped, with a receipt: in another process of yours on this
+machine (sandbox exec, shell, mcp), or at a plane's runner.
+
+Exit codes: 0 it is over or was asked to stop, 1 it was over before or cannot be reached, 2 usage.";
+
 #[derive(Debug, Args)]
 pub(crate) struct Cancel {
     /// The run

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::Install;
 use crate::exit::{Exit, Misuse};
-use crate::ui;
+use crate::{toml, ui};
 
 /// What a settings file is written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +51,8 @@ impl Change {
             Format::Toml => "",
         };
         let after = edit(before.as_deref().unwrap_or(empty))
-            .with_context(|| format!("{} is left as it is", path.display()))?;
+            .with_context(|| format!("{} is left as it is", path.display()))
+            .map_err(Misuse::of)?;
         Ok(Self { path, before, after })
     }
 
@@ -187,6 +188,7 @@ pub(crate) fn with_toml_table(
     name: &str,
     lines: &[String],
 ) -> anyhow::Result<String> {
+    toml::refuse_broken(before)?;
     if before.contains("\"\"\"") || before.contains("'''") {
         bail!("it has texts over several lines, which we do not read; add [{name}] by hand");
     }

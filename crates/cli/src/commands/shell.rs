@@ -2,10 +2,15 @@
 //!
 //! It is a loop around `warrant sandbox exec`: the same judge, boundary, receipt and words.
 
-use std::io::{self, BufRead as _, IsTerminal as _};
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use signal_hook::consts::SIGINT;
+use signal_hook::low_level::pipe;
 use warrant_govern::{Desk, script_shell};
 use warrant_plane::store::RunFilter;
 
@@ -33,10 +38,21 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Shell) -> anyhow::Result<Exit
             session.workspace.display()
         ));
     }
+    let interrupt = if session.is_person { Some(Interrupt::listen()?) } else { None };
     let mut last = Exit::Success;
     loop {
+        if let Some(interrupt) = &interrupt {
+            // Those of earlier lines count for nothing.
+            interrupt.forget();
+        }
         session.prompt();
         let mut line = String::new();
+        if let Some(interrupt) = &interrupt
+            && interrupt.came_first().context("no line")?
+        {
+            ui::prompt("\n");
+            continue;
+        }
         let read = io::stdin().lock().read_line(&mut line).context("no line")?;
         if read == 0 {
             return Ok(last);
@@ -49,6 +65,40 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Shell) -> anyhow::Result<Exit
                 Exit::Failure
             }
         };
+    }
+}
+
+/// The person's Ctrl-C at the prompt, which throws the line away; the terminal has forgotten what
+/// was typed by then.
+struct Interrupt(UnixStream);
+
+impl Interrupt {
+    fn listen() -> anyhow::Result<Self> {
+        let (heard, bell) = UnixStream::pair().context("no descriptor for signals")?;
+        heard.set_nonblocking(true).context("no descriptor for signals")?;
+        pipe::register(SIGINT, bell).context("signals cannot be watched")?;
+        Ok(Self(heard))
+    }
+
+    /// Waits for a line or for Ctrl-C, and returns whether it was that.
+    fn came_first(&self) -> io::Result<bool> {
+        let stdin = io::stdin();
+        loop {
+            let mut both =
+                [PollFd::new(&self.0, PollFlags::IN), PollFd::new(&stdin, PollFlags::IN)];
+            match poll(&mut both, None) {
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+                Ok(_) => {}
+            }
+            let [heard, _] = &both;
+            return Ok(!heard.revents().is_empty());
+        }
+    }
+
+    fn forget(&self) {
+        // An error means that nothing is left to be read.
+        while (&self.0).read(&mut [0; 64]).is_ok_and(|read| read > 0) {}
     }
 }
 

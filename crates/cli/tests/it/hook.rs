@@ -251,11 +251,16 @@ fn settings_are_changed_after_showing_and_never_destroyed() {
         assert!(once.contains(env!("CARGO_BIN_EXE_warrant")), "{once}");
         install(&machine, &with("--yes"));
         assert_eq!(std::fs::read_to_string(&path).unwrap(), once, "twice is the same as once");
-        let broken = if file.ends_with("toml") { "x = '''\n" } else { "{ // mine\n}" };
-        std::fs::write(&path, broken).unwrap();
-        let refused = install(&machine, &with("--yes"));
-        assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), broken, "left as it is");
+        let broken: &[&str] = match file.ends_with("toml") {
+            true => &["x = '''\n", "x = '''a\nb'''\n", "model = \"a\n", "[a\n", "a = 1\na = 2\n"],
+            false => &["{ // mine\n}"],
+        };
+        for broken in broken {
+            std::fs::write(&path, broken).unwrap();
+            let refused = install(&machine, &with("--yes"));
+            assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), *broken, "left as it is");
+        }
         std::fs::remove_file(&path).unwrap();
     }
     std::fs::write(machine.work(".claude.json"), "{\"mcpServers\": {\"a\": {}}, \"x\": 1}")

@@ -337,3 +337,56 @@ fn an_agent_cannot_read_in_its_receipt_that_it_guessed_a_secret() {
     };
     assert_eq!(told("s3cr3t-Value-9477"), told("s3cr3t-Value-0000"));
 }
+
+#[test]
+fn members_of_the_wrong_type_are_named_and_unknown_methods_are_not_found() {
+    let machine = Machine::new();
+    let mut child = crate::warrant()
+        .args(["mcp", "--workspace"])
+        .arg(machine.work(""))
+        .env("WARRANT_HOME", machine.home())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let client = json!({"protocolVersion": "2025-06-18", "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"}});
+    let rows = [
+        ("tools/call", json!({"name": 7}), -32602, "`params.name` must be a text"),
+        ("tools/call", json!({}), -32602, "`params.name` must be a text"),
+        ("tools/call", json!([]), -32602, "`params` must be an object"),
+        ("tools/call", json!("x"), -32602, "`params` must be an object"),
+        ("tools/call", json!({"name": "exec", "arguments": [1]}), -32602, "`params.arguments`"),
+        ("tools/call", json!({"name": "exec", "_meta": 1}), -32602, "`params._meta`"),
+        ("tools/list", json!({"cursor": {}}), -32602, "`params.cursor` must be a text"),
+        ("tools/call", json!({"name": "nothing"}), -32602, "`nothing`"),
+        ("tools/destroy", json!({"name": 7}), -32601, "tools/destroy"),
+    ];
+    let mut stdin = child.stdin.take().unwrap();
+    let mut said = vec![json!({"id": 0, "method": "initialize", "params": client})];
+    said.push(json!({"method": "notifications/initialized"}));
+    for (index, (method, params, ..)) in rows.iter().enumerate() {
+        said.push(json!({"id": index + 1, "method": method, "params": params}));
+    }
+    for mut message in said {
+        message["jsonrpc"] = "2.0".into();
+        writeln!(stdin, "{message}").unwrap();
+    }
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    let mut answers = std::collections::BTreeMap::new();
+    for line in lines {
+        let answer: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        answers.insert(answer["id"].as_u64().unwrap(), answer);
+        if answers.len() == rows.len() + 1 {
+            break;
+        }
+    }
+    drop(stdin);
+    child.wait().unwrap();
+    for (index, (method, params, code, words)) in rows.iter().enumerate() {
+        let error = &answers[&(index as u64 + 1)]["error"];
+        assert_eq!(error["code"], *code, "{method} {params}: {error}");
+        assert!(error["message"].as_str().unwrap().contains(words), "{method} {params}: {error}");
+    }
+}

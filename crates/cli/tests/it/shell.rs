@@ -1,7 +1,7 @@
 //! `warrant shell`: every line is one governed run.
 
-use std::io::Write as _;
-use std::process::{Output, Stdio};
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Output, Stdio};
 
 use crate::machine::Machine;
 use crate::{stderr, stdout, warrant};
@@ -41,4 +41,42 @@ fn the_end_of_the_lines_is_the_end_of_the_session() {
     let machine = Machine::new();
     assert_eq!(shell(&machine, "").status.code(), Some(0));
     assert_eq!(shell(&machine, "sh -c 'exit 3'\nexit\nsh -c 'exit 4'\n").status.code(), Some(3));
+}
+
+#[test]
+fn ctrl_c_at_the_prompt_throws_the_line_away_and_the_session_goes_on() {
+    let machine = Machine::new();
+    let line = format!("{} shell", env!("CARGO_BIN_EXE_warrant"));
+    let mut child = Command::new("script")
+        .args(["-qec", &line, "/dev/null"])
+        .env("WARRANT_HOME", machine.home())
+        .current_dir(machine.work(""))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut seen = String::new();
+    let mut until = |prompts: usize| {
+        let mut piece = [0; 4096];
+        while seen.matches("work> ").count() < prompts {
+            let read = stdout.read(&mut piece).unwrap();
+            assert!(read > 0, "it ended: {seen}");
+            seen.push_str(&String::from_utf8_lossy(&piece[..read]));
+        }
+    };
+    until(1);
+    stdin.write_all(b"touch never\x03").unwrap();
+    until(2);
+    stdin.write_all(b"\x03").unwrap();
+    until(3);
+    stdin.write_all(b"touch done\n").unwrap();
+    until(4);
+    stdin.write_all(b"\x03").unwrap();
+    until(5);
+    stdin.write_all(b"exit\n").unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(machine.work("done").exists() && !machine.work("never").exists());
 }

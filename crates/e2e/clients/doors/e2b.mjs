@@ -115,7 +115,7 @@ assert.equal((await sandbox.commands.run('pwd', { cwd: '/' })).stdout, '/\n')
 assert.equal((await sandbox.commands.run('head -c 12000000 /dev/zero | tr "\\0" a')).stdout.length, 12_000_000)
 
 // A refusal that comes while a file is still being sent is told, and so is that of a stream.
-await rejects(sandbox.files.write('/home/user/big', 'x'.repeat(3_000_000), { user: 'root' }), /no other/)
+await rejects(sandbox.files.write('/home/user/big', 'x'.repeat(40_000_000), { user: 'root' }), /no other/)
 await rejects(sandbox.files.watchDir('/home/user', () => {}), /not served/)
 if (!isOld) {
   await sandbox.files.write('packed', 'packed text', { gzip: true })

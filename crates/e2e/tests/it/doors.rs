@@ -215,3 +215,23 @@ fn create_to_first_output_through_the_e2b_door() {
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     println!("{said}");
 }
+
+#[test]
+fn a_refused_upload_is_answered_before_it_was_sent() {
+    use std::io::{Read as _, Write as _};
+    let house = House::open();
+    let mut stream = std::net::TcpStream::connect(house.address).unwrap();
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+    let head = "POST /files?path=/tmp/x HTTP/1.1\r\nhost: x\r\ne2b-sandbox-id: nobody\r\n\
+                content-type: application/octet-stream\r\ncontent-length: 50000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(&[0; 1000]).unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).expect("an answer, though most of the body is missing");
+    // What this protocol says of a sandbox that is not there.
+    assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 502");
+    // Who sends first and listens then is not cut off.
+    for _ in 0..50 {
+        stream.write_all(&vec![0; 900_000]).expect("the rest is taken");
+    }
+}

@@ -1,0 +1,107 @@
+//! Members of a request that have the wrong type: which one it is.
+//!
+//! The library takes such a request for one of a method it does not know, or refuses it without its
+//! id, so that whoever asked waits for ever. So requests on standard input are looked at first
+//! ([`checked`]); one that is wrong goes on as a request that says so.
+
+use rmcp::model::{CustomRequest, ErrorCode, ErrorData};
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWriteExt as _, BufReader, duplex};
+
+/// Stands before the method of a request that is wrong.
+const WRONG: &str = "warrant.wrong/";
+
+/// How much of the input may wait to be taken.
+const WAITING_BYTES: usize = 64 * 1024;
+
+/// Returns the error for a request that the library does not know.
+pub(super) fn error_of(request: CustomRequest) -> ErrorData {
+    let CustomRequest { method, params, .. } = request;
+    if let Some(told) = method.strip_prefix(WRONG) {
+        let problem = params.as_ref().and_then(|params| params.get("problem")?.as_str());
+        let sentence = problem.map_or_else(|| misfit(told), str::to_owned);
+        return ErrorData::invalid_params(sentence, None);
+    }
+    match (members_of(&method), wrong(&method, params.as_ref())) {
+        (None, _) => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None),
+        (Some(_), Some(sentence)) => ErrorData::invalid_params(sentence, None),
+        (Some(_), None) => ErrorData::invalid_params(misfit(&method), None),
+    }
+}
+
+fn misfit(method: &str) -> String {
+    format!("`params` is not what {method} takes")
+}
+
+/// Returns the lines of `reader`, with those marked that are requests with a wrong member.
+pub(super) fn checked(
+    reader: impl AsyncRead + Send + Unpin + 'static,
+) -> impl AsyncRead + Send + Unpin + 'static {
+    let (mut ours, theirs) = duplex(WAITING_BYTES);
+    tokio::spawn(async move {
+        let mut lines = BufReader::new(reader);
+        let mut line = Vec::new();
+        while matches!(lines.read_until(b'\n', &mut line).await, Ok(read) if read > 0) {
+            let marked = marked(&line);
+            if ours.write_all(marked.as_deref().unwrap_or(&line)).await.is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+    theirs
+}
+
+/// Returns the request that says what is wrong with this one, if something is.
+fn marked(line: &[u8]) -> Option<Vec<u8>> {
+    let message: Map<String, Value> = serde_json::from_slice(line).ok()?;
+    let id = message.get("id")?;
+    let method = message.get("method")?.as_str()?;
+    let problem = wrong(method, message.get("params"))?;
+    let marked = json!({
+        "jsonrpc": "2.0",
+        "id": id,
+        "method": format!("{WRONG}{method}"),
+        "params": {"problem": problem},
+    });
+    Some(format!("{marked}\n").into_bytes())
+}
+
+/// What a member must be.
+#[derive(Clone, Copy)]
+enum Kind {
+    Text,
+    Object,
+}
+
+/// Returns the members of a method that is ours, those that must be there first.
+const fn members_of(method: &str) -> Option<(&'static [(&'static str, Kind)], usize)> {
+    match method.as_bytes() {
+        b"tools/call" => {
+            Some((&[("name", Kind::Text), ("arguments", Kind::Object), ("_meta", Kind::Object)], 1))
+        }
+        b"tools/list" => Some((&[("cursor", Kind::Text), ("_meta", Kind::Object)], 0)),
+        b"ping" => Some((&[("_meta", Kind::Object)], 0)),
+        _ => None,
+    }
+}
+
+/// Returns which member of a request is not what its method takes.
+fn wrong(method: &str, params: Option<&Value>) -> Option<String> {
+    let (members, needed) = members_of(method)?;
+    let none = Map::new();
+    let params = match params {
+        Some(Value::Object(params)) => params,
+        None => &none,
+        Some(_) => return Some("`params` must be an object".to_owned()),
+    };
+    members.iter().enumerate().find_map(|(index, (name, kind))| {
+        let (is_right, wanted) = match (params.get(*name), kind) {
+            (None, Kind::Text) => (index >= needed, "a text"),
+            (None, Kind::Object) => (index >= needed, "an object"),
+            (Some(value), Kind::Text) => (value.is_string(), "a text"),
+            (Some(value), Kind::Object) => (value.is_object(), "an object"),
+        };
+        (!is_right).then(|| format!("`params.{name}` must be {wanted}"))
+    })
+}
