@@ -23,6 +23,8 @@ pub struct Ask {
     pub program: Option<ProgramFile>,
     /// The image, for tiers that have one.
     pub image: Option<String>,
+    /// Variables of the request that come from commands which were judged when they set them.
+    pub settled_env: BTreeSet<String>,
 }
 
 impl Ask {
@@ -33,6 +35,7 @@ impl Ask {
             requester: self.principal.label(),
             program: self.program.clone(),
             image: self.image.clone(),
+            settled_env: self.settled_env.clone(),
             ..around_plain(&self.request, now_ms)
         }
     }
@@ -44,6 +47,7 @@ pub fn around_plain(request: &RunRequest, now_ms: u64) -> Surroundings {
     Surroundings {
         requester: request.requested_by.label(),
         program: None,
+        settled_env: BTreeSet::new(),
         isolation: request.isolation.unwrap_or(Isolation::Namespace),
         mode: request.mode.unwrap_or(WorkspaceMode::Overlay),
         image: None,

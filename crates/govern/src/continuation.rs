@@ -3,6 +3,7 @@
 //!
 //! Start at [`Desk::continue_run`]. Nothing runs here; the ask it returns is judged like any other.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -204,6 +205,7 @@ impl Desk {
             workspace: place.path().join("files"),
             program,
             image: None,
+            settled_env: BTreeSet::new(),
         })?;
         let (envelope, reference) = match put_down_before(&sink, &ask.request, &envelope)? {
             Some(before) => before,

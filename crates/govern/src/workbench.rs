@@ -4,7 +4,7 @@
 //! the workspace afterwards, so that the next step sees it, and can be undone. A policy that
 //! changed since the last step is the one the next step is judged by.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -330,6 +330,7 @@ impl Workbench {
             workspace: self.workspace.clone(),
             program: find_program(&program),
             image: self.away.image.clone(),
+            settled_env: BTreeSet::new(),
         };
         Ok(desk.with_gaps(ask)?)
     }

@@ -201,6 +201,9 @@ pub struct Surroundings {
     pub requester: String,
     /// The program's real path and digest, when the caller could look.
     pub program: Option<ProgramFile>,
+    /// Variables of the request that it did not set itself: they come from commands that were
+    /// judged when they set them.
+    pub settled_env: BTreeSet<String>,
     /// The tier that will be used when the request names none.
     pub isolation: Isolation,
     /// How the workspace is used when the request does not say.
@@ -239,11 +242,14 @@ impl Facts {
         let env_secrets = env.and_then(|env| env.secrets.as_deref()).unwrap_or_default();
         let names = vars.into_iter().flatten().map(|(name, _)| name.clone());
         let files = request.files.as_ref();
+        let set = names.clone().chain(env_secrets.iter().map(|secret| secret.env.clone()));
+        let set = set.filter(|name| !around.settled_env.contains(name)).collect();
+        let cmd = CommandFacts::of(&execution, around.program.as_ref());
         Self {
             requester: around.requester,
             agent_kind: request.agent_kind.clone(),
             pool: request.pool.clone(),
-            cmd: CommandFacts::of(&execution, around.program.as_ref()),
+            cmd: cmd.among(&set),
             cwd: execution.cwd().map_or_else(|| ".".to_owned(), ToString::to_string),
             env: EnvironmentFacts {
                 names: names.chain(env_secrets.iter().map(|secret| secret.env.clone())).collect(),
@@ -366,6 +372,21 @@ impl CommandFacts {
             parsed: true,
             mentions: BTreeSet::new(),
         }
+    }
+
+    /// Returns the facts where the request sets these variables.
+    ///
+    /// SECURITY: values are not judged, and an allowed word means something else where `PATH`
+    /// leads elsewhere; so such a command counts as one that cannot be named, as it does when a
+    /// script sets them, and the program that was looked up is not believed to be the one.
+    fn among(mut self, set: &BTreeSet<String>) -> Self {
+        self.dynamic |= set.iter().any(|name| warrant_script::chooses_programs(name));
+        if set.contains("PATH") && !self.argv0.contains('/') {
+            self.program.clone_from(&self.argv0);
+            self.program_digest = None;
+            self.resolved = false;
+        }
+        self
     }
 
     fn add(&mut self, analysis: &warrant_script::Analysis) {

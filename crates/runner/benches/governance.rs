@@ -51,6 +51,7 @@ fn request() -> RunRequest {
 fn judgment(policy: &PolicySnapshot, request: &RunRequest) -> Judgment {
     let around = Surroundings {
         requester: request.requested_by.label(),
+        settled_env: BTreeSet::new(),
         program: Some(ProgramFile { path: "/usr/bin/true".to_owned(), digest: None }),
         isolation: Isolation::Namespace,
         mode: WorkspaceMode::Overlay,

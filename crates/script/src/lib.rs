@@ -23,6 +23,7 @@ pub use hosts::hosts_of;
 pub use rewrite::{RewriteError, quote, rewrite_home};
 pub use unwrap::{Inner, Unwrapped, unwrap};
 pub use walker::{Analysis, Name, Program, analyze, analyze_argv, is_shell};
+pub use wrappers::chooses_programs;
 
 /// Scripts longer than this are not analyzed.
 pub const MAX_BYTES: usize = 1 << 20;

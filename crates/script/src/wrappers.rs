@@ -166,6 +166,64 @@ pub(crate) fn is_sensitive(name: &str) -> bool {
     named.contains(&name) || name.starts_with("LD_") || name.starts_with("BASH_FUNC")
 }
 
+/// Variables that name a program which others start, or hold options with which they run something.
+const CHOOSING: [&str; 44] = [
+    "_JAVA_OPTIONS",
+    "BROWSER",
+    "CARGO_BUILD_RUSTC",
+    "CARGO_BUILD_RUSTC_WRAPPER",
+    "COMSPEC",
+    "DOTNET_STARTUP_HOOKS",
+    "EDITOR",
+    "GCONV_PATH",
+    "GIT_ASKPASS",
+    "GIT_CONFIG",
+    "GIT_CONFIG_COUNT",
+    "GIT_CONFIG_GLOBAL",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_CONFIG_SYSTEM",
+    "GIT_EDITOR",
+    "GIT_EXEC_PATH",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_PAGER",
+    "GIT_PROXY_COMMAND",
+    "GIT_SEQUENCE_EDITOR",
+    "GIT_SSH",
+    "GIT_SSH_COMMAND",
+    "GIT_TEMPLATE_DIR",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "LESSCLOSE",
+    "LESSOPEN",
+    "LUA_INIT",
+    "MAKEFLAGS",
+    "MANPAGER",
+    "NODE_OPTIONS",
+    "PAGER",
+    "PERL5DB",
+    "PERL5OPT",
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "RUBYOPT",
+    "RUSTC",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "RUSTC_WRAPPER",
+    "SHELL",
+    "SSH_ASKPASS",
+    "VISUAL",
+    "ZDOTDIR",
+];
+
+/// Returns whether a variable of this name, set for a program, chooses what other words mean: where
+/// programs are looked for, what is loaded into them, what they start by themselves.
+///
+/// Where interpreters look for modules (`PYTHONPATH`, `NODE_PATH`) is not among them: what an
+/// interpreter runs nobody knows from its words anyway.
+#[must_use]
+pub fn chooses_programs(name: &str) -> bool {
+    is_sensitive(name) || CHOOSING.contains(&name) || name.starts_with("npm_config_")
+}
+
 /// Returns everything a program starts because of its arguments.
 pub(crate) fn started_by(name: &str, arguments: &[Argument]) -> Vec<Started> {
     if let Some(dialect) = dialect_of(name) {

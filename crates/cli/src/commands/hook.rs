@@ -1,5 +1,6 @@
 //! `warrant hook`: one tool call of an agent in, one verdict out. Whatever goes wrong is a denial.
 
+use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -159,6 +160,7 @@ fn plain_ask(
         workspace: workspace.to_owned(),
         program: find_program(program),
         image: None,
+        settled_env: BTreeSet::new(),
         principal,
     }
 }

@@ -111,7 +111,14 @@ const yes = await decide(id, ['sudo', 'true'])
 assert.equal(yes.header('x-helm-status'), 'APPROVED', yes.text)
 assert.equal((await execute(id, 'sudo true')).status, 200)
 assert.equal((await execute(id, 'sudo true')).status, 403)
-assert.equal((await decide(id, ['sudo', 'true'])).header('x-helm-status'), 'DENIED', 'it is asked about again')
+const anew = await decide(id, ['sudo', 'true'])
+assert.equal(anew.header('x-helm-status'), 'DENIED', 'it is asked about again')
+
+// People approved the command, not what a variable makes of its words.
+assert.equal((await approve(anew.header('x-helm-intent-hash'))).status, 200)
+assert.equal((await decide(id, ['sudo', 'true'])).header('x-helm-status'), 'APPROVED')
+const elsewhere = await execute(id, 'sudo true', { env: { PATH: '/tmp' } })
+assert.equal(elsewhere.status, 403, elsewhere.text)
 
 // A decision is no permission for what variables would have run, and the grant is used up.
 assert.equal((await decide(id, ['ls'])).header('x-helm-status'), 'APPROVED')

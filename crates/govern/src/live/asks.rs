@@ -1,7 +1,7 @@
 //! What a sandbox's calls ask of policy: one request for each, with both forms of a command.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use warrant_plane::doors::WorkshopError;
@@ -151,6 +151,7 @@ fn request(
         workspace: place.directory.to_owned(),
         program: place.program(program),
         image: None,
+        settled_env: BTreeSet::new(),
     })
 }
 

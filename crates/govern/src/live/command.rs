@@ -1,6 +1,6 @@
 //! A command of a living sandbox: judged in both forms, started, watched, ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,7 +46,12 @@ pub(super) fn start(
     let timeout_ms = start.timeout_ms.unwrap_or(living.longest_ms).min(living.longest_ms);
     let hosts = living.hosts();
     let mut private = living.wanted.env.clone();
+    let mut settled = BTreeSet::new();
     if let (Some(shell), Some(session)) = (shell, &start.session) {
+        let is_given =
+            |name: &&String| private.contains_key(*name) || start.env.contains_key(*name);
+        settled = shell.env.keys().filter(|name| !is_given(name)).cloned().collect();
+        settled.insert("BASH_ENV".to_owned());
         private.extend(shell.env);
         private.insert("BASH_ENV".to_owned(), shell::script(session));
     }
@@ -62,8 +67,9 @@ pub(super) fn start(
     };
     let place = living.place(shared);
     asks::check_values(&private)?;
-    let ask = asks::ask(&place, &wish)?;
+    let ask = Ask { settled_env: settled.clone(), ..asks::ask(&place, &wish)? };
     if let Some(inner) = asks::unwrapped(&place, &wish)? {
+        let inner = Ask { settled_env: settled, ..inner };
         judge_unwrapped(shared, (&ask, &inner), start.approved.as_ref())?;
     }
     let run = match &start.approved {

@@ -118,7 +118,8 @@ pub(super) fn approved(
     approval: &RunId,
 ) -> Result<RunId, WorkshopError> {
     let mut judgment = shared.desk.judge(ask).map_err(|_| WorkshopError::Failed)?;
-    if judgment.summary.decision != Decision::Ask {
+    // SECURITY: people approved the command, not what a variable makes of its words.
+    if judgment.summary.decision != Decision::Ask || chooses_programs(ask) {
         return permitted(shared.desk.permit(ask));
     }
     judgment.summary.decision = Decision::Allow;
@@ -128,6 +129,15 @@ pub(super) fn approved(
         Reception::Queued { run } => Ok(run),
         _ => Err(WorkshopError::Failed),
     }
+}
+
+/// Whether a request sets a variable that chooses what its words mean.
+fn chooses_programs(ask: &Ask) -> bool {
+    let execution = ask.request.execution_or_default();
+    let vars = execution.env().and_then(|env| env.vars.as_ref());
+    let is_set = |name: &String| !ask.settled_env.contains(name);
+    let mut names = vars.into_iter().flatten().map(|(name, _)| name).filter(|name| is_set(name));
+    names.any(|name| warrant_script::chooses_programs(name))
 }
 
 /// Records that an execution was refused because no decision allows it.

@@ -1,6 +1,6 @@
 //! The desk with the tier that needs nothing of the machine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Mutex;
@@ -36,7 +36,8 @@ fn ask(desk: &Desk, workspace: &Path, words: &[&str]) -> Ask {
     let principal = principal();
     let who = (&principal, desk.plane().home().pool());
     let request = plain_request(who, workspace, execution, Isolation::Process);
-    Ask { request, workspace: workspace.to_owned(), program: None, image: None, principal }
+    let (workspace, settled_env) = (workspace.to_owned(), BTreeSet::new());
+    Ask { request, workspace, program: None, image: None, settled_env, principal }
 }
 
 fn attempt(desk: &Desk, ask: &Ask) -> (Attempt, Vec<u8>) {

@@ -248,6 +248,7 @@ impl PlaneService {
         let around = Surroundings {
             requester: request.requested_by.label(),
             program: None,
+            settled_env: std::collections::BTreeSet::new(),
             // What the contract will say where the request is silent.
             isolation: request.isolation.unwrap_or(Isolation::Process),
             mode: request.mode.unwrap_or(WorkspaceMode::Overlay),

@@ -1,6 +1,7 @@
 //! For each member of a request that could loosen policy: it is judged. Named after the bypass.
 
 use serde_json::{Value, json};
+use warrant_policy::facts::{ProgramFile, Surroundings};
 use warrant_policy::{Facts, Preset};
 use warrant_protocol::RunRequest;
 
@@ -50,6 +51,45 @@ fn inherited_environment_is_judged() {
     check(json!({"environment": {"inherit": ["LANG"]}}), patch, expected);
     let policy = document(json!({"controls": {"environment": {"inherit": ["LANG"]}}}));
     assert_allowed(&policy, &facts(json!({"env": {"inherit": ["LANG"]}})));
+}
+
+#[test]
+fn variables_that_choose_what_a_word_means_are_judged() {
+    let ci = Preset::Ci.load().unwrap();
+    let unnamed = "the command starts something that cannot be named";
+    let asked = |vars: Value, command: &str| {
+        let execution =
+            json!({"kind": "argv", "command": command, "args": ["test"], "env": {"vars": vars}});
+        request(json!({"agentKind": "command", "execution": execution}))
+    };
+    let program = || Some(ProgramFile { path: "/usr/bin/wc".to_owned(), digest: None });
+    let around = || Surroundings { program: program(), ..surroundings() };
+    for name in [
+        "PATH",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "NODE_OPTIONS",
+        "PYTHONSTARTUP",
+        "PERL5OPT",
+        "RUBYOPT",
+        "GIT_SSH_COMMAND",
+        "GIT_CONFIG_COUNT",
+        "BASH_ENV",
+        "BASH_FUNC_wc%%",
+        "npm_config_script_shell",
+    ] {
+        let facts = Facts::of(&asked(json!({name: "x"}), "wc"), around());
+        let told = reasons(&ci, &facts);
+        assert!(told.iter().any(|reason| reason.contains(unnamed)), "{name}: {told:?}");
+        let settled_env = [name.to_owned()].into();
+        let settled = Surroundings { settled_env, ..around() };
+        assert_allowed(&ci, &Facts::of(&asked(json!({name: "x"}), "wc"), settled));
+    }
+    assert_allowed(&ci, &Facts::of(&asked(json!({"LANG": "C", "CI": "1"}), "wc"), around()));
+    let elsewhere = Facts::of(&asked(json!({"PATH": "/tmp"}), "wc"), around());
+    assert!(!elsewhere.cmd.resolved && elsewhere.cmd.program == "wc");
+    let named = Facts::of(&asked(json!({"PATH": "/tmp"}), "/usr/bin/wc"), around());
+    assert!(named.cmd.resolved);
 }
 
 #[test]
@@ -249,7 +289,7 @@ fn a_script_nobody_can_read_does_not_pass_as_an_argument() {
 
 #[test]
 fn a_shell_under_another_name_is_still_a_shell() {
-    let file = warrant_policy::ProgramFile { path: "/usr/bin/dash".into(), digest: None };
+    let file = ProgramFile { path: "/usr/bin/dash".into(), digest: None };
     let args = ["-c".to_owned(), "id".to_owned()];
     let facts = warrant_policy::CommandFacts::of_argv("./ls", &args, Some(&file));
     assert!(facts.shell && facts.dynamic);

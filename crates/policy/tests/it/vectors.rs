@@ -41,6 +41,7 @@ pub(crate) fn surroundings() -> Surroundings {
     Surroundings {
         requester: "human:alice".into(),
         program: None,
+        settled_env: BTreeSet::new(),
         isolation: Isolation::Namespace,
         mode: WorkspaceMode::Overlay,
         image: None,

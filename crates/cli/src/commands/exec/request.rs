@@ -1,6 +1,6 @@
 //! Arguments become a request: what the person wishes for, before anyone judged it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -64,6 +64,7 @@ impl Wish {
             request,
             image: arguments.image.clone(),
             program: find_program(program),
+            settled_env: BTreeSet::new(),
             principal,
             workspace,
         };
