@@ -236,10 +236,18 @@ impl Desk {
     /// Has an ask judged; nothing is stored.
     ///
     /// # Errors
-    /// [`DeskError::System`] without a clock.
+    /// [`DeskError::SecretInRequest`] where it would be refused for that; [`DeskError::System`]
+    /// without a clock.
     pub fn judge(&self, ask: &Ask) -> Result<Judgment, DeskError> {
         let around = ask.around(random::now()?.unix_ms());
-        Ok(self.judged(&ask.request, around))
+        let judgment = self.judged(&ask.request, around);
+        if judgment.summary.decision == Decision::Allow
+            && let Some(veil) = Veil::over(self.plane.secrets(), &ask.request)?
+        {
+            let Veil { name, field, .. } = veil;
+            return Err(DeskError::SecretInRequest { name, field });
+        }
+        Ok(judgment)
     }
 
     /// Judges by the policy in force. Without one everything is denied, and told why there is none.

@@ -380,6 +380,7 @@ fn a_secret_in_the_command_itself_is_refused_and_kept_nowhere() {
         vec!["--", "sh", "-c", &script],
         vec!["--", "sh", "-c", &encoded],
         vec!["--env", &assigned, "--", "true"],
+        vec!["--dry-run", "--", "echo", value],
     ] {
         let refused = machine.exec(&[vec!["--secret", "TOKEN"], arguments.clone()].concat());
         assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {}", stderr(&refused));
