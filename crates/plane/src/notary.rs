@@ -345,7 +345,11 @@ pub(crate) fn rows(events: &[ChainedEvent]) -> Vec<crate::store::EventRow> {
 
 /// Returns JSON as text. An object has no member that could not be written.
 pub(crate) fn text(object: &serde_json::Map<String, serde_json::Value>) -> String {
-    serde_json::to_string(object).unwrap_or_default()
+    let mut bytes = Vec::with_capacity(1024);
+    match serde_json::to_writer(&mut bytes, object) {
+        Ok(()) => String::from_utf8(bytes).unwrap_or_default(),
+        Err(_) => String::new(),
+    }
 }
 
 /// What the request names and what the policy adds; a request can only tighten.

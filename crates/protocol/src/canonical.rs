@@ -13,7 +13,7 @@ use crate::json::MAX_SAFE_INTEGER;
 /// Returns the canonical text of `value`.
 #[must_use]
 pub fn canonicalize(value: &Value) -> String {
-    let mut text = String::with_capacity(256);
+    let mut text = String::with_capacity(1024);
     write_value(value, &mut text);
     text
 }

@@ -10,8 +10,9 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -26,11 +27,23 @@ const MCP_WORKSPACE: &str = "mcpWorkspace";
 /// Tokens look like E2B's own, which some of its clients insist on.
 const PREFIX: &str = "e2b_";
 
-/// The tokens of one home. The file is read at every use, so a revoked token is gone at once.
+/// The tokens of one home. The file is looked at at every use and read again when it is another
+/// one, so a revoked token is gone at once.
 #[derive(Debug, Clone)]
 pub struct TokenFile {
     path: PathBuf,
+    /// What it held when it was read last. Copies share it.
+    seen: Arc<Mutex<Option<Seen>>>,
 }
+
+#[derive(Debug, Clone)]
+struct Seen {
+    stamp: Stamp,
+    tokens: Arc<Vec<Value>>,
+}
+
+/// What tells a changed file from an unchanged one: device, number, time of change, size.
+type Stamp = (u64, u64, (i64, i64), u64);
 
 /// What a token opens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,7 +120,7 @@ impl TokenFile {
     /// Returns the tokens of the home at `root`.
     #[must_use]
     pub fn of(root: &Path) -> Self {
-        Self { path: root.join("doors.json") }
+        Self { path: root.join("doors.json"), seen: Arc::default() }
     }
 
     /// Makes a token of the doors of sandboxes and returns it; only its digest is kept.
@@ -215,11 +228,25 @@ impl TokenFile {
     /// A file that cannot be read admits nobody.
     fn holder(&self, token: &str) -> Option<(ActorRef, Scope)> {
         let hash = Digest::of(token.as_bytes()).to_string();
-        let tokens = self.read().ok()?;
+        let tokens = self.current().ok()?;
         let is_it = |token: &&Value| text(token, "hash").is_some_and(|known| is_same(known, &hash));
         let found = tokens.iter().find(is_it)?;
         let id = format!("door-{}", text(found, "name")?);
         Some((ActorRef { kind: ActorKind::Service, id }, scope(found)))
+    }
+
+    /// Returns the tokens as they are now.
+    fn current(&self) -> Result<Arc<Vec<Value>>, TokenFileError> {
+        let stamp = fs::metadata(&self.path).ok().map(|metadata| stamp(&metadata));
+        let seen = || self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = seen().as_ref().filter(|known| Some(known.stamp) == stamp) {
+            return Ok(Arc::clone(&known.tokens));
+        }
+        let tokens = Arc::new(self.read()?);
+        // SECURITY: a file that changed just now could change again within the same tick of the
+        // file system's clock, and look the same.
+        *seen() = stamp.filter(is_old).map(|stamp| Seen { stamp, tokens: Arc::clone(&tokens) });
+        Ok(tokens)
     }
 
     fn read(&self) -> Result<Vec<Value>, TokenFileError> {
@@ -264,6 +291,17 @@ impl Keeper for TokenFile {
         let (principal, scope) = self.holder(token)?;
         (scope == Scope::Sandboxes).then_some(principal)
     }
+}
+
+fn stamp(metadata: &fs::Metadata) -> Stamp {
+    let changed = (metadata.ctime(), metadata.ctime_nsec());
+    (metadata.dev(), metadata.ino(), changed, metadata.size())
+}
+
+/// Returns whether a file changed so long ago that a further change has another time.
+fn is_old((_, _, (seconds, _), _): &Stamp) -> bool {
+    let now = random::now().map_or(0, |now| now.unix_ms() / 1000);
+    u64::try_from(*seconds).is_ok_and(|changed| changed + 1 < now)
 }
 
 fn text<'a>(token: &'a Value, name: &str) -> Option<&'a str> {

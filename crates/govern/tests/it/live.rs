@@ -395,3 +395,22 @@ fn a_revoked_token_opens_nothing() {
     assert!(tokens.revoke("ci").unwrap() && !tokens.revoke("ci").unwrap());
     assert!(tokens.admit(&token).is_none());
 }
+
+#[test]
+fn a_token_revoked_while_its_file_is_remembered_opens_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let tokens = TokenFile::of(home.path());
+    let (token, other) = (tokens.issue("ci").unwrap(), tokens.issue("ide").unwrap());
+    let path = home.path().join("doors.json");
+    let issued = std::fs::metadata(&path).unwrap().modified().unwrap();
+    // A file is remembered once it has not changed for a while.
+    while issued.elapsed().unwrap_or_default() < Duration::from_secs(3) {
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(tokens.admit(&token).is_some());
+    }
+    // Another process revokes it.
+    assert!(TokenFile::of(home.path()).revoke("ci").unwrap());
+    assert!(tokens.admit(&token).is_none() && tokens.admit(&other).is_some());
+    std::fs::remove_file(&path).unwrap();
+    assert!(tokens.admit(&other).is_none());
+}

@@ -131,7 +131,8 @@ impl Core {
         // Jobs first: what a job builds on rode before it joined.
         let jobs = lead.take();
         let mut riding = Riding::take(self);
-        let count = (jobs.len() + riding.riders.len()) as u64;
+        // Nobody waits for the commit of what rides, so more of it may be copied at a time.
+        let count = (jobs.len() + riding.riders.len().div_ceil(4)) as u64;
         let committed = commit_together(&mut writer, &riding.riders, jobs);
         if committed.is_ok() {
             self.note_applied(&std::mem::take(&mut riding.riders));

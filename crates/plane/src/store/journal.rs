@@ -35,11 +35,8 @@ use pages::Pages;
 
 pub(super) use entry::KeptRecord;
 
-/// While records come, they are moved together, so many apart.
+/// While records come, they are moved together, so far apart.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// Records come when the last ones were moved so short ago.
-const LATELY: Duration = Duration::from_millis(25);
 
 /// How long the mover waits after a failure of the database.
 const RETRY: Duration = Duration::from_millis(200);
@@ -49,6 +46,9 @@ const MOST_RIDERS: usize = 512;
 
 /// The ends of more sessions than this are not remembered.
 const MOST_SESSIONS: usize = 4096;
+
+/// So much memory is kept for what is appended.
+const MOST_BYTES: usize = 512 * 1024;
 
 /// The journal of one store.
 pub(super) struct Journal {
@@ -72,6 +72,9 @@ struct Book {
     ends: HashMap<String, (u64, Option<Digest>)>,
     /// The number of the last entry.
     number: u64,
+    /// Where entries are written before they are appended; kept, because so much memory costs more
+    /// to take and give back than to fill.
+    bytes: Vec<u8>,
 }
 
 /// ```text
@@ -89,7 +92,8 @@ impl Journal {
         let (wake, woken) = sync_channel(1);
         let weak = Arc::downgrade(core);
         thread::Builder::new().name("mover".to_owned()).spawn(move || work(&weak, &woken))?;
-        let book = Book { pages: State::Unopened, ends: HashMap::new(), number: 0 };
+        let book =
+            Book { pages: State::Unopened, ends: HashMap::new(), number: 0, bytes: Vec::new() };
         Ok(Self {
             line: Turns::default(),
             book: Mutex::new(book),
@@ -103,7 +107,7 @@ impl Journal {
 fn work(core: &Weak<Core>, woken: &Receiver<()>) {
     let mut moved: Option<Instant> = None;
     while woken.recv().is_ok() {
-        if moved.is_some_and(|moved| moved.elapsed() < LATELY) {
+        if moved.is_some_and(|moved| moved.elapsed() < 3 * PAUSE) {
             thread::sleep(PAUSE);
         }
         loop {
@@ -174,16 +178,18 @@ impl Core {
 
     /// Appends records to the journal, tells everyone, and has them moved.
     fn enter_all(&self, journal: &Journal, book: &mut Book, jobs: Vec<(Wanted, Seat)>) {
-        let Book { pages: State::Open(pages), ends: known, number } = book else { return };
+        let Book { pages: State::Open(pages), ends: known, number, bytes } = book else { return };
         pages.turn(journal.applied.load(Ordering::Acquire));
         // Whatever goes wrong from here on, the places are read anew.
         let mut ends = std::mem::take(known);
-        let (mut bytes, mut kept, mut told) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut kept, mut told) = (Vec::new(), Vec::new());
+        bytes.clear();
+        bytes.shrink_to(MOST_BYTES);
         for (Wanted { next, answer }, seat) in jobs {
             let place = *number + 1 + kept.len() as u64;
             match self.enter(&mut ends, next, place) {
                 Ok(record) => {
-                    record.append_to(&mut bytes, pages.generation());
+                    record.append_to(bytes, pages.generation());
                     told.push((answer, row_of(&record.record, record.lamport), seat));
                     kept.push(record);
                 }
@@ -191,7 +197,7 @@ impl Core {
             }
         }
         let last = *number + kept.len() as u64;
-        if let Err(error) = pages.append(&bytes, last) {
+        if let Err(error) = pages.append(bytes, last) {
             self.shut(book);
             if let Some((first, ..)) = told.first() {
                 let _ = first.send(Err(error.into()));
