@@ -1,9 +1,12 @@
 //! The API against a fuzzer nobody here wrote, by its own description: nothing is ever a 500, and
 //! every answer is one the description names.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use warrant_plane::home::fresh_key;
@@ -46,7 +49,10 @@ const ACCEPTED: [&str; 4] = [
 
 /// Calls that would be accepted as they are: of runs that are really claimed, with receipts that
 /// really follow from their chains, and the policy in force.
-fn whole(plane: &Plane, runner: &HandRunner) -> Value {
+///
+/// Returned with them are the runs whose leases must be renewed until the fuzzer is done.
+fn whole(plane: &Plane, runner: &HandRunner) -> (Value, Vec<HeldRun>) {
+    let leased = RefCell::new(Vec::new());
     // As the reference claims, so that no lease ends before the fuzzer comes to it.
     let claim = |leases: bool| {
         plane.submit("echo whole");
@@ -66,19 +72,36 @@ fn whole(plane: &Plane, runner: &HandRunner) -> Value {
         let (events, _) = runner.end(&mut held, &Event::RunCompleted {});
         call(&held, json!({ "events": events }))
     };
-    let started = |_| call(&claim(true), json!({}));
+    let started = |_| {
+        let held = claim(true);
+        let started = call(&held, json!({}));
+        leased.borrow_mut().push(held);
+        started
+    };
     let policy = |_| json!({"path": {}, "body": {"document": policy()}});
     let all = |each: &dyn Fn(usize) -> Value| (0..WHOLE).map(each).collect::<Vec<_>>();
-    json!({
+    let calls = json!({
         "POST /v1/runs/{id}/complete": all(&completed),
         "POST /v1/runs/{id}/events": all(&told),
         "POST /v1/runs/{id}/start": all(&started),
         "PUT /v1/policy": all(&policy),
-    })
+    });
+    (calls, leased.into_inner())
+}
+
+/// Renews leases until it is told to stop, so that a slow machine does not end them before the
+/// fuzzer comes to them.
+fn renew(runner: &HandRunner, held: &[HeldRun], stop: &Receiver<()>) {
+    while stop.recv_timeout(Duration::from_secs(3)) == Err(RecvTimeoutError::Timeout) {
+        for run in held {
+            // Those that the fuzzer ended have nothing to renew.
+            let _ = runner.post(run, "renew", &json!({}));
+        }
+    }
 }
 
 /// Things that exist: what the fuzzer makes up around them reaches the code behind.
-fn facts(plane: &Plane) -> Value {
+fn facts(plane: &Plane, whole: &Value) -> Value {
     let admin = Some(plane.admin.as_str());
     let runner = HandRunner::enroll(plane, "default");
     let sent_away = HandRunner::enroll(plane, "default");
@@ -98,7 +121,6 @@ fn facts(plane: &Plane) -> Value {
     let (_, stored) = plane.client().bytes("POST", "/v1/blobs", admin, Some(b"blob".to_vec()));
     let stored: Value = serde_json::from_slice(&stored).unwrap();
     let of = |run: &Value| json!({ "id": run });
-    let whole = whole(plane, &HandRunner::enroll(plane, "default"));
     json!({
         "whole": whole,
         "claimToken": held.claim_token,
@@ -134,6 +156,11 @@ fn a_fuzzer_that_reads_the_description_finds_no_server_error() {
     let plane = generous();
     let folder = tempfile::tempdir().unwrap();
     let answers = folder.path().join("answers");
+    let leases = HandRunner::enroll(&plane, "default");
+    let (whole, held) = whole(&plane, &leases);
+    let facts = facts(&plane, &whole).to_string();
+    let (stop, stopped) = channel();
+    let renewing = std::thread::spawn(move || renew(&leases, &held, &stopped));
     let done = Command::new("timeout")
         .arg("300")
         .arg(&fuzzer)
@@ -144,11 +171,13 @@ fn a_fuzzer_that_reads_the_description_finds_no_server_error() {
         .args(["--generation-database", "none", "--no-color", "--continue-on-failure"])
         .args(["--request-timeout", "30", "--suppress-health-check", "all"])
         .env("SCHEMATHESIS_HOOKS", clients.join("hooks.py"))
-        .env("WARRANT_FACTS", facts(&plane).to_string())
+        .env("WARRANT_FACTS", facts)
         .env("WARRANT_ANSWERS", &answers)
         .current_dir(folder.path())
         .output()
         .unwrap();
+    drop(stop);
+    renewing.join().unwrap();
     let said = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
     let (_, description) = plane.client().call("GET", "/v1/openapi.json", None, None);
