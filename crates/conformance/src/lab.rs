@@ -180,6 +180,7 @@ impl<'a> Lab<'a> {
             network: Network::Allow(Vec::new()),
             limits: Limits { wall_ms: Some(WALL_MS), ..Limits::danger_unlimited() },
             image: None,
+            neighbors: None,
         }
     }
 

@@ -65,6 +65,7 @@ fn invocation(workspace: &Path) -> Invocation {
         },
         network: Network::Allow(vec!["example.com".to_owned()]),
         image: None,
+        neighbors: None,
         limits: Limits {
             wall_ms: Some(10_000),
             cpu_ms: Some(10_000),

@@ -12,6 +12,7 @@ use crate::mounts::{self, Root, Wanted};
 use crate::network;
 use crate::spec::{Groups, Identity, Spec, Stdio};
 use crate::sys::{self, Errno, Fd};
+use crate::usher;
 
 /// What pid 1 needs; made before the clone.
 pub(crate) struct Plan<'a> {
@@ -78,11 +79,26 @@ fn build_and_watch(plan: &Plan<'_>) -> Result<(), Failure> {
     if spec.watch_processes {
         command::share_process_limit(&plan.start).at(Step::Rlimits)?;
     }
-    // From here on pid 1 holds nothing but the control socket.
-    let control = plan.control as u32;
-    let _ = sys::close_range(0, control.wrapping_sub(1));
-    let _ = sys::close_range(control + 1, u32::MAX);
-    watch(plan, program)
+    // From here on pid 1 holds nothing but the control socket and the one of its usher.
+    let usher = spec.usher.as_ref().map_or(NOBODY, AsRawFd::as_raw_fd);
+    close_all_but(plan.control, usher);
+    watch(plan, program, usher)
+}
+
+/// No descriptor: waiting for it waits for nothing.
+pub(crate) const NOBODY: Fd = -1;
+
+/// Closes every descriptor but two, of which one may be [`NOBODY`].
+pub(crate) fn close_all_but(one: Fd, other: Fd) {
+    let (low, high) = (one.min(other), one.max(other));
+    let close = |from: Fd, to: Fd| {
+        if let (Ok(from), Ok(to)) = (u32::try_from(from), u32::try_from(to)) {
+            let _ = sys::close_range(from, to);
+        }
+    };
+    close(0, low - 1);
+    close(low + 1, high - 1);
+    close(high + 1, Fd::MAX);
 }
 
 /// Moves this process into groups of old hierarchies; into one of the unified it was born.
@@ -159,8 +175,9 @@ pub(crate) fn ioctl(fd: Fd, request: libc::Ioctl, argument: usize) -> sys::Resul
 }
 
 /// Reaps until the program has ended, then returns; the kernel ends everyone else.
-fn watch(plan: &Plan<'_>, program: c_int) -> Result<(), Failure> {
+fn watch(plan: &Plan<'_>, program: c_int, usher: Fd) -> Result<(), Failure> {
     let children = signal_descriptor().at(Step::Lifeline)?;
+    let mut watched = Watched { control: plan.control, children, usher };
     let deadline = plan.spec.deadline_ms.map(|ms| now_ms().saturating_add_unsigned(ms));
     let mut next_try = now_ms() + CROWD_INTERVAL_MS;
     loop {
@@ -183,7 +200,7 @@ fn watch(plan: &Plan<'_>, program: c_int) -> Result<(), Failure> {
             }
             timeout = Some(timeout.unwrap_or(i64::MAX).min(CROWD_INTERVAL_MS));
         }
-        if supervisor_gone(plan.control, children, timeout) {
+        if watched.supervisor_gone(timeout) {
             return Ok(());
         }
     }
@@ -204,25 +221,36 @@ pub(crate) fn reap(program: c_int) -> Option<c_int> {
     }
 }
 
-/// Waits for a child's end, the timeout or the supervisor; returns whether the latter is gone or
-/// wants an end.
-pub(crate) fn supervisor_gone(control: Fd, children: Fd, timeout_ms: Option<i64>) -> bool {
-    let mut polled = [
-        libc::pollfd { fd: control, events: libc::POLLIN, revents: 0 },
-        libc::pollfd { fd: children, events: libc::POLLIN, revents: 0 },
-    ];
-    let timespec =
-        timeout_ms.map(|ms| libc::timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000) * 1_000_000 });
-    let timeout = timespec.as_ref().map_or(0, |timespec| std::ptr::from_ref(timespec) as usize);
-    let args = [polled.as_mut_ptr() as usize, polled.len(), timeout, 0, 0, 0];
-    // SAFETY: the array and the timeout outlive the call.
-    let _ = unsafe { sys::call(libc::SYS_ppoll, args) };
-    let [supervisor, signals] = polled;
-    if signals.revents != 0 {
-        let mut buffer = [0; size_of::<libc::signalfd_siginfo>()];
-        let _ = sys::read(children, &mut buffer);
+/// What the root of a tree waits for.
+pub(crate) struct Watched {
+    pub(crate) control: Fd,
+    pub(crate) children: Fd,
+    pub(crate) usher: Fd,
+}
+
+impl Watched {
+    /// Waits for a child's end, the timeout or the supervisor, and serves who asks for sockets;
+    /// returns whether the supervisor is gone or wants an end.
+    pub(crate) fn supervisor_gone(&mut self, timeout_ms: Option<i64>) -> bool {
+        let waiting = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut polled = [waiting(self.control), waiting(self.children), waiting(self.usher)];
+        let timespec = timeout_ms
+            .map(|ms| libc::timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000) * 1_000_000 });
+        let timeout = timespec.as_ref().map_or(0, |timespec| std::ptr::from_ref(timespec) as usize);
+        let args = [polled.as_mut_ptr() as usize, polled.len(), timeout, 0, 0, 0];
+        // SAFETY: the array and the timeout outlive the call.
+        let _ = unsafe { sys::call(libc::SYS_ppoll, args) };
+        let [supervisor, signals, wishes] = polled;
+        if signals.revents != 0 {
+            let mut buffer = [0; size_of::<libc::signalfd_siginfo>()];
+            let _ = sys::read(self.children, &mut buffer);
+        }
+        if wishes.revents != 0 && !usher::serve(self.usher) {
+            sys::close(self.usher);
+            self.usher = NOBODY;
+        }
+        supervisor.revents != 0
     }
-    supervisor.revents != 0
 }
 
 pub(crate) fn signal_descriptor() -> sys::Result<Fd> {

@@ -6,7 +6,9 @@
 
 use libc::c_int;
 
-use crate::child::{await_word, join, now_ms, reap, signal_descriptor, supervisor_gone};
+use crate::child::{
+    NOBODY, Watched, await_word, close_all_but, join, now_ms, reap, signal_descriptor,
+};
 use crate::command::{self, Start};
 use crate::message::{At, Failure, Message, Step, Word};
 use crate::spec::Groups;
@@ -36,9 +38,7 @@ fn keep(plan: &Plan<'_>) -> Result<(), Failure> {
     Message::new(Word::Built, 0, 0).send(plan.control, &[]).at(Step::Handshake)?;
     await_word(plan.control, Word::Go)?;
     let program = command::spawn(&plan.start, plan.control, None)?;
-    let control = plan.control as u32;
-    let _ = sys::close_range(0, control.wrapping_sub(1));
-    let _ = sys::close_range(control + 1, u32::MAX);
+    close_all_but(plan.control, NOBODY);
     let message = watch(plan, program)?;
     end_everyone();
     if let Some(message) = message {
@@ -50,6 +50,7 @@ fn keep(plan: &Plan<'_>) -> Result<(), Failure> {
 /// Waits for the program's end, the deadline or the supervisor; returns what to tell.
 fn watch(plan: &Plan<'_>, program: c_int) -> Result<Option<Message>, Failure> {
     let children = signal_descriptor().at(Step::Lifeline)?;
+    let mut watched = Watched { control: plan.control, children, usher: NOBODY };
     let deadline = plan.deadline_ms.map(|ms| now_ms().saturating_add_unsigned(ms));
     loop {
         if let Some(status) = reap(program) {
@@ -59,7 +60,7 @@ fn watch(plan: &Plan<'_>, program: c_int) -> Result<Option<Message>, Failure> {
         if timeout == Some(0) {
             return Ok(Some(Message::new(Word::Overdue, 0, 0)));
         }
-        if supervisor_gone(plan.control, children, timeout) {
+        if watched.supervisor_gone(timeout) {
             return Ok(None);
         }
     }

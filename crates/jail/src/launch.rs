@@ -366,7 +366,9 @@ impl Jail {
                 Word::Failed => {
                     Event::Failed(LaunchError { step: Step::from_index(a), errno: Errno(b) })
                 }
-                Word::Built | Word::Mapped | Word::Go | Word::Stop => return Err(garbled()),
+                Word::Built | Word::Mapped | Word::Go | Word::Stop | Word::Socket => {
+                    return Err(garbled());
+                }
             },
         })
     }
@@ -438,7 +440,7 @@ impl Drop for Jail {
     }
 }
 
-const fn garbled() -> LaunchError {
+pub(crate) const fn garbled() -> LaunchError {
     LaunchError { step: Step::Handshake, errno: Errno(libc::EPROTO) }
 }
 
@@ -451,7 +453,7 @@ fn errno_of(error: &io::Error) -> Errno {
     Errno(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-fn socket_pair() -> sys::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn socket_pair() -> sys::Result<(OwnedFd, OwnedFd)> {
     let mut fds: [c_int; 2] = [-1; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: the array is valid for writing.
@@ -463,7 +465,7 @@ fn socket_pair() -> sys::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(mine), OwnedFd::from_raw_fd(theirs)) })
 }
 
-fn receive(socket: c_int, bytes: &mut [u8]) -> sys::Result<(usize, Vec<OwnedFd>)> {
+pub(crate) fn receive(socket: c_int, bytes: &mut [u8]) -> sys::Result<(usize, Vec<OwnedFd>)> {
     let mut fds = Vec::new();
     let mut take = |level, kind, content: &[u8]| {
         if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {

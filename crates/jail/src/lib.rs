@@ -30,6 +30,7 @@ mod network;
 pub mod seccomp;
 pub mod spec;
 mod sys;
+mod usher;
 mod view;
 mod witness;
 
@@ -46,4 +47,5 @@ pub use spec::{
     View, Walls,
 };
 pub use sys::Errno;
+pub use usher::{Family, Usher, Wish};
 pub use witness::next_destination;

@@ -26,10 +26,13 @@ pub(crate) enum Word {
     Crowded,
     /// Supervisor: end everyone. Only a keeper is told; pid 1 of a jail is killed.
     Stop,
+    /// Usher: a socket of family `a` is wanted, listening on port `b` if that is not zero; and
+    /// the answer that brings it.
+    Socket,
 }
 
 impl Word {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Mapped,
         Self::Go,
         Self::Built,
@@ -39,6 +42,7 @@ impl Word {
         Self::Overdue,
         Self::Crowded,
         Self::Stop,
+        Self::Socket,
     ];
 }
 

@@ -135,9 +135,19 @@ pub(crate) fn listen(listener: &Listener) -> sys::Result<Fd> {
         SocketAddr::V4(_) => libc::AF_INET,
         SocketAddr::V6(_) => libc::AF_INET6,
     };
-    let kind_flags = (kind | libc::SOCK_CLOEXEC) as usize;
-    let fd = sys::number_call(libc::SYS_socket, [family as usize, kind_flags, 0, 0, 0])? as Fd;
-    if family == libc::AF_INET6 {
+    let fd = open(family, kind)?;
+    match begin(fd, listener) {
+        Ok(()) => Ok(fd),
+        Err(errno) => {
+            // Pid 1 goes on when it is asked for a port that is taken.
+            sys::close(fd);
+            Err(errno)
+        }
+    }
+}
+
+fn begin(fd: Fd, listener: &Listener) -> sys::Result<()> {
+    if listener.address.is_ipv6() {
         set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)?;
     }
     if listener.kind == ListenerKind::Tcp {
@@ -147,7 +157,13 @@ pub(crate) fn listen(listener: &Listener) -> sys::Result<Fd> {
     if listener.kind == ListenerKind::Tcp {
         sys::number_call(libc::SYS_listen, [fd as usize, 128, 0, 0, 0])?;
     }
-    Ok(fd)
+    Ok(())
+}
+
+/// Opens a socket that nobody uses yet.
+pub(crate) fn open(family: i32, kind: i32) -> sys::Result<Fd> {
+    let kind = (kind | libc::SOCK_CLOEXEC) as usize;
+    Ok(sys::number_call(libc::SYS_socket, [family as usize, kind, 0, 0, 0])? as Fd)
 }
 
 pub(crate) fn set_option(fd: Fd, level: i32, option: i32) -> sys::Result<()> {

@@ -34,6 +34,9 @@ pub struct Spec {
     /// Ends the run when so many processes are alive that not one more can be made. For hosts
     /// where no cgroup counts them.
     pub watch_processes: bool,
+    /// Where pid 1 is asked for further sockets of the jail's network; the other end is an
+    /// [`crate::Usher`].
+    pub usher: Option<OwnedFd>,
 }
 
 /// Control groups that the first process of a tree joins before anything else, and with it everyone

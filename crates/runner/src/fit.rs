@@ -103,6 +103,7 @@ pub(crate) fn invocation(
         network: network(contract),
         limits,
         image: contract.image.clone(),
+        neighbors: None,
     }
 }
 

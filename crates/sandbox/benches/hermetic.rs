@@ -167,6 +167,7 @@ fn ours(backend: &Hermetic, root: &Path, script: &str) -> (Duration, String) {
         network: Network::Allow(Vec::new()),
         limits: Limits { wall_ms: Some(600_000), ..Limits::danger_unlimited() },
         image: None,
+        neighbors: None,
     };
     let plan = backend.prepare(invocation).unwrap();
     let heard = Heard::default();

@@ -47,6 +47,7 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         network: Network::Allow(Vec::new()),
         limits: Limits { wall_ms: Some(60_000), ..Limits::danger_unlimited() },
         image: None,
+        neighbors: None,
     })?;
     let report = backend.run(&plan, &Terminal, &Cancel::new()?)?;
     Ok(report.outcome.wire_exit_code().map_or(ExitCode::FAILURE, ExitCode::from))

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::json;
 use warrant_protocol::{Limits, SecretName};
 
+use crate::neighbors::Neighborhood;
 use crate::port::Refusal;
 
 /// One program and everything it may have. Built by the runner from a contract.
@@ -31,6 +32,9 @@ pub struct Invocation {
     pub limits: Limits,
     /// The image or template, for tiers that have one; the others refuse it.
     pub image: Option<String>,
+    /// Commands beside it whose servers it reaches at loopback, and they its own. Only the
+    /// namespace tier can do it; in the others it reaches none of them.
+    pub neighbors: Option<Neighborhood>,
 }
 
 /// What to start.

@@ -15,6 +15,7 @@ pub mod lowering;
 #[cfg(feature = "hermetic")]
 pub mod mock;
 pub mod namespace;
+pub mod neighbors;
 mod pipes;
 pub mod port;
 pub mod process;
@@ -34,6 +35,7 @@ pub use invocation::{
     WorkspaceAccess,
 };
 pub use namespace::Namespace;
+pub use neighbors::Neighborhood;
 pub use port::{
     Backend, BoundaryError, COMPONENTS, Gate, NetworkDecision, Plan, REMOTE_COMPONENTS, Refusal,
     RunReport, Sink, Stream, StreamDigest, components,

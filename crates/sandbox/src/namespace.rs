@@ -27,7 +27,7 @@ use warrant_egress::Options;
 use warrant_jail::seccomp::{Filter, Profile};
 use warrant_jail::{
     Capabilities, Exec, Going, Groups, Handed, LandlockRules, Program, Resource, Rlimit, Scratch,
-    Spec, Starting, Stdio, Walls, landlock_abi, launch,
+    Spec, Starting, Stdio, Usher, Walls, landlock_abi, launch,
 };
 use warrant_protocol::{Isolation, Limits, Outcome, Posture};
 
@@ -39,6 +39,7 @@ use crate::namespace::lower::{Lowered, PROXY_PORT, lower};
 use crate::namespace::memory::Memory;
 use crate::namespace::posture::{Host, Tried};
 use crate::namespace::prepared::Prepared;
+use crate::neighbors::{Arrival, tcp_ports};
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
 use crate::started::Started;
 use crate::{
@@ -273,12 +274,19 @@ impl Namespace {
         let invocation = job.invocation;
         let rules = door::rules(&invocation.network).map_err(refused)?;
         let listener_specs = job.lowered.listeners.clone();
+        let neighbors = invocation.neighbors.as_ref();
+        let expected = neighbors.map(|all| all.expected(&listener_specs)).unwrap_or_default();
+        let meeting = at("meeting the neighbors");
+        let usher = neighbors.map(|_| Usher::pair()).transpose();
+        let (usher, theirs) = usher.map_err(|errno| meeting(errno.into()))?.unzip();
         let pipes = Pipes::new(invocation).map_err(at("making pipes"))?;
         let grouping = at("making a cgroup");
         let group = self.cgroups().create(&invocation.limits, Counts::Nothing);
         let group = group.map_err(&grouping)?;
         let groups = group.handles().map_err(&grouping)?;
-        let spec = self.spec(job, pipes.inside, groups)?;
+        let mut spec = self.spec(job, pipes.inside, groups)?;
+        spec.listeners.extend(expected.listeners());
+        spec.usher = theirs;
         let starting = launch(spec);
         // Pid 1 builds while whoever holds the gate makes up their mind.
         if !gate() {
@@ -292,13 +300,22 @@ impl Namespace {
             }
             Err(error) => return Err(boundary(error)),
         };
-        let Handed { scratch, terminal, listeners } = handed;
+        let Handed { scratch, terminal, mut listeners } = handed;
+        let doors = listeners.split_off(listener_specs.len().min(listeners.len()));
+        let arrival = usher.map(|usher| Arrival {
+            pid: jail.pid(),
+            usher,
+            taken: tcp_ports(&listener_specs),
+            doors: (expected, doors),
+        });
+        let resident = neighbors.zip(arrival).map(|(all, arrival)| all.enter(arrival)).transpose();
+        let resident = resident.map_err(&meeting)?;
         let (listeners, witnesses) = door::sort(&listener_specs, listeners, PROXY_PORT);
         let door = Door::new(listeners, rules, self.egress.clone())
             .map_err(at("preparing the egress proxy"))?
             .watched_by(witnesses);
         let outside = Outside::new(pipes.outside, terminal, invocation)?;
-        Ok(Begun::Running(Started { invocation, jail, outside, group, door, scratch }))
+        Ok(Begun::Running(Started { invocation, jail, outside, group, door, scratch, resident }))
     }
 }
 
@@ -350,6 +367,7 @@ impl Namespace {
             deadline_ms: limits.wall_ms.map(|ms| ms.saturating_add(DEADLINE_GRACE_MS)),
             groups,
             watch_processes: limits.processes.is_some(),
+            usher: None,
         })
     }
 
@@ -423,6 +441,7 @@ fn probe_invocation() -> Invocation {
         network: Network::Allow(Vec::new()),
         limits: Limits { wall_ms: Some(5000), ..Limits::danger_unlimited() },
         image: None,
+        neighbors: None,
     }
 }
 

@@ -118,7 +118,8 @@ impl Backend for Process {
         }
         let (jail, _) = starting.go().and_then(Going::built).map_err(boundary)?;
         let outside = Outside::new(pipes.outside, None, invocation)?;
-        let started = Started { invocation, jail, outside, group, door, scratch: None };
+        let started =
+            Started { invocation, jail, outside, group, door, scratch: None, resident: None };
         started.finish(sink, cancel, self.probe())
     }
 }

@@ -8,6 +8,7 @@ use warrant_protocol::{LimitKind, Outcome, Posture, Usage};
 
 use crate::cgroup::Group;
 use crate::door::Door;
+use crate::neighbors::Resident;
 use crate::pipes::Outside;
 use crate::streams::Output;
 use crate::supervise::{Supervision, supervise};
@@ -23,6 +24,8 @@ pub(crate) struct Started<'a> {
     pub(crate) door: Door,
     /// The filesystem whose fullness is a limit.
     pub(crate) scratch: Option<OwnedFd>,
+    /// Its stay among the commands beside it.
+    pub(crate) resident: Option<Resident>,
 }
 
 impl RunReport {
@@ -48,7 +51,7 @@ impl Started<'_> {
         cancel: &Cancel,
         posture: Posture,
     ) -> Result<RunReport, BoundaryError> {
-        let Self { invocation, jail, outside, group, mut door, scratch } = self;
+        let Self { invocation, jail, outside, group, mut door, scratch, resident } = self;
         let limits = &invocation.limits;
         let root = jail.pid();
         let mut watch = LimitWatch { limits: limits.clone(), group, root, scratch };
@@ -64,6 +67,7 @@ impl Started<'_> {
             watcher: &mut watch,
             door: &mut door,
         })?;
+        drop(resident);
         let totals = door.close(sink);
         let peak = watch.group.peak_memory_bytes();
         Ok(RunReport {

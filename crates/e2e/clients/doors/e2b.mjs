@@ -85,6 +85,12 @@ assert.equal(await sandbox.commands.kill(server.pid), false)
 assert.ok(!(await sandbox.commands.list()).some((process) => process.pid === server.pid))
 assert.equal(await sandbox.files.exists('/tmp/late'), false, 'nothing of the timed-out tree went on')
 
+// A server in the background is reached by other commands, as on one machine.
+const web = await sandbox.commands.run('python3 -m http.server 8080', { background: true, timeoutMs: 0, cwd: '/home/user/dir' })
+await sandbox.commands.run('until curl -sf http://localhost:8080/a.txt; do sleep 0.1; done')
+assert.equal((await sandbox.commands.run('curl -sf http://localhost:8080/a.txt')).stdout, 'firstmore\n')
+await web.kill()
+
 // A terminal.
 let screen = ''
 const pty = await sandbox.pty.create({ cols: 80, rows: 24, onData: (data) => { screen += new TextDecoder().decode(data) } })

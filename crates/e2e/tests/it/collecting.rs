@@ -192,6 +192,7 @@ fn invocation(workspace: &Path, script: String) -> Invocation {
         network: Network::Allow(Vec::new()),
         limits: Limits { wall_ms: Some(30_000), ..Limits::danger_unlimited() },
         image: None,
+        neighbors: None,
     }
 }
 

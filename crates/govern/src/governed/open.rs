@@ -78,6 +78,7 @@ fn invocation(errand: &Errand, workspace: &Path) -> Result<Invocation, GovernedE
     };
     Ok(Invocation {
         image: None,
+        neighbors: None,
         command,
         cwd: match &errand.cwd {
             Some(cwd) => workspace.join(cwd.as_str()),

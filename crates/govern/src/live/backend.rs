@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Outcome, Posture};
 use warrant_sandbox::{
-    Backend, BoundaryError, Cancel, EnvValue, EnvVar, Invocation, Place, Plan, Refusal, RunReport,
-    Sink, WorkspaceAccess, components,
+    Backend, BoundaryError, Cancel, EnvValue, EnvVar, Invocation, Neighborhood, Place, Plan,
+    Refusal, RunReport, Sink, WorkspaceAccess, components,
 };
 
 use super::disk;
@@ -27,6 +27,8 @@ pub(super) struct Standing<'a> {
     pub(super) home: &'a str,
     /// Variables whose values no plan and no contract tells.
     pub(super) private: &'a BTreeMap<String, String>,
+    /// The sandbox's other commands.
+    pub(super) neighbors: &'a Neighborhood,
 }
 
 impl Backend for Standing<'_> {
@@ -59,6 +61,7 @@ impl Backend for Standing<'_> {
         invocation.files.workspace = home;
         invocation.files.write_roots.push(tmp);
         invocation.files.access = WorkspaceAccess::Direct;
+        invocation.neighbors = Some(self.neighbors.clone());
         self.inner.prepare(invocation)
     }
 

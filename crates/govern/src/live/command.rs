@@ -119,6 +119,7 @@ fn run_to_end(shared: &Shared, living: &Living, process: &Process, job: Job) -> 
         directory: &living.directory,
         home: &living.wanted.home,
         private: &job.private,
+        neighbors: &living.neighbors,
     };
     let observer = Watcher { process };
     let hands = Hands {

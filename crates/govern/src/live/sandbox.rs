@@ -15,7 +15,7 @@ use warrant_plane::random;
 use warrant_protocol::request::ActorRef;
 use warrant_protocol::{Limits, RunId, Timestamp};
 use warrant_runner::run::Observer;
-use warrant_sandbox::{Cancel, Stdin, Stream};
+use warrant_sandbox::{Cancel, Neighborhood, Stdin, Stream};
 
 use super::asks::{self, Place, Seen, Wish};
 use super::files::Ground;
@@ -46,6 +46,8 @@ pub(super) struct Living {
     /// The directory with `home` and `tmp`.
     pub(super) directory: PathBuf,
     pub(super) wanted: Wanted,
+    /// The commands that run in it, which reach each other's servers.
+    pub(super) neighbors: Neighborhood,
     /// How long a command may take at most.
     pub(super) longest_ms: u64,
     created_at: Timestamp,
@@ -150,6 +152,7 @@ impl Living {
             ends_at_most: created_at.plus_ms(longest_ms),
             granted: granted(&shared.desk, &wanted),
             wanted,
+            neighbors: Neighborhood::default(),
             bell: Bell::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),

@@ -127,6 +127,7 @@ fn probe_invocation() -> Invocation {
         network: Network::Allow(Vec::new()),
         limits: Limits { wall_ms: Some(10_000), ..Limits::danger_unlimited() },
         image: None,
+        neighbors: None,
     }
 }
 

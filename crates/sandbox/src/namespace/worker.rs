@@ -121,6 +121,7 @@ pub(super) fn invocation(
         network: Network::Allow(Vec::new()),
         limits,
         image: None,
+        neighbors: None,
     }
 }
 

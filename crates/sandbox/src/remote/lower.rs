@@ -103,6 +103,7 @@ pub(super) fn probe_invocation() -> Invocation {
         network: Network::Allow(Vec::new()),
         limits: Limits { wall_ms: Some(60_000), ..Limits::danger_unlimited() },
         image: None,
+        neighbors: None,
     }
 }
 

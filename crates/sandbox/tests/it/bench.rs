@@ -68,6 +68,7 @@ pub(crate) fn shell(workspace: &Path, script: &str) -> Invocation {
         network: Network::Allow(Vec::new()),
         limits: Limits { wall_ms: Some(90_000), ..Limits::danger_unlimited() },
         image: None,
+        neighbors: None,
     }
 }
 

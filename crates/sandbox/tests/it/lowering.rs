@@ -34,6 +34,7 @@ fn invocation(script: &str) -> Invocation {
         network: Network::Allow(vec!["good.example".into()]),
         limits: Limits::danger_unlimited(),
         image: None,
+        neighbors: None,
     }
 }
 

@@ -21,6 +21,7 @@ mod memory;
 #[cfg(feature = "hermetic")]
 mod mock;
 mod namespace;
+mod neighbors;
 mod network;
 mod places;
 #[cfg(feature = "remote")]

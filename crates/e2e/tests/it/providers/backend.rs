@@ -74,6 +74,7 @@ impl Desk {
             network: Network::Allow(Vec::new()),
             limits: Limits { wall_ms: Some(60_000), ..Limits::danger_unlimited() },
             image: None,
+            neighbors: None,
         }
     }
 }

@@ -118,6 +118,7 @@ impl Bench {
             network: Network::Allow(Vec::new()),
             limits: Limits { wall_ms: Some(20_000), ..Limits::danger_unlimited() },
             image: None,
+            neighbors: None,
         };
         Self { temp, invocation }
     }

@@ -150,5 +150,6 @@ pub(crate) fn invocation() -> Invocation {
         network: Network::Allow(Vec::new()),
         limits: Limits { wall_ms: Some(20_000), ..Limits::danger_unlimited() },
         image: None,
+        neighbors: None,
     }
 }
