@@ -19,6 +19,10 @@ use crate::store::{Durability, Entry, NewRun, Sealing, StoreError, Submitted};
 /// How long people may take to approve, unless the caller says otherwise: a day.
 pub const APPROVAL_WAIT_MS: u64 = 24 * 3_600_000;
 
+/// How many requests of one requester wait for people at once; a further one is denied.
+// SECURITY: whoever floods the list hides in it what another one asked for.
+pub const MOST_WAITING: u64 = 100;
+
 /// A request with who was authenticated.
 #[derive(Debug, Clone)]
 pub struct Submission {
@@ -154,13 +158,16 @@ impl EmbeddedPlane {
         judge: impl FnOnce(&RunRequest) -> Judgment,
     ) -> Result<Reception, SubmitError> {
         let now = random::now()?;
-        let wish = self.judged(submission, judge)?;
+        let mut wish = self.judged(submission, judge)?;
         // Behind HTTP an idempotency key says that two submissions are one.
-        if wish.judgment.summary.decision == Decision::Ask
-            && !self.is_service()
-            && let Some(waiting) = self.waiting_twin(&wish.hash, now)?
-        {
-            return Ok(Reception::Repeated { run: waiting, request_hash: wish.hash });
+        if wish.judgment.summary.decision == Decision::Ask && !self.is_service() {
+            if let Some(waiting) = self.waiting_twin(&wish.hash, now)? {
+                return Ok(Reception::Repeated { run: waiting, request_hash: wish.hash });
+            }
+            let asker = wish.request.requested_by.label();
+            if self.store().count_awaiting(&asker, now)? >= MOST_WAITING {
+                refuse_crowd(&mut wish.judgment, &asker);
+            }
         }
         let deadline = now.plus_ms(wish.approval_wait_ms);
         let run = RunId::from_random(random::bytes()?);
@@ -317,6 +324,19 @@ impl EmbeddedPlane {
         };
         Ok(waiting.into_iter().find(is_current).map(|row| row.id))
     }
+}
+
+/// Turns a question to people into a denial, because too many of the same requester wait.
+fn refuse_crowd(judgment: &mut Judgment, asker: &str) {
+    let reason = format!(
+        "{MOST_WAITING} requests of {asker} wait for approval already; have some of them answered \
+         first (warrant approvals)"
+    );
+    judgment.summary.decision = Decision::Deny;
+    judgment.summary.level = None;
+    judgment.summary.reasons.push(reason);
+    judgment.summary.rules.push("waiting-requests".to_owned());
+    judgment.requirements.clear();
 }
 
 /// Returns a sealed run as the store takes it, with the events from place `from` on.

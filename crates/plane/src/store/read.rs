@@ -213,6 +213,21 @@ impl Store {
         })
     }
 
+    /// Returns how many runs of a requester can still be approved.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store cannot be read.
+    pub fn count_awaiting(&self, requested_by: &str, now: Timestamp) -> Result<u64, StoreError> {
+        self.read(|connection| {
+            let sql = format!(
+                "SELECT count(*) FROM {RUNS} WHERE state = 'awaiting_approval'
+                 AND requested_by = ? AND deadline > ?"
+            );
+            let mut statement = connection.prepare_cached(&sql)?;
+            Ok(statement.query_row(params![requested_by, now.unix_ms()], |row| row.get(0))?)
+        })
+    }
+
     /// Returns the queued runs of exactly this request.
     ///
     /// # Errors

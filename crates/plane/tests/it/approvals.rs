@@ -2,13 +2,14 @@
 
 use warrant_plane::home::fresh_key;
 use warrant_plane::notary::ApprovalRequirement;
+use warrant_plane::reception::{MOST_WAITING, Submission};
 use warrant_plane::{ApproveError, Approved, EmbeddedPlane, Reception, random};
 use warrant_protocol::receipt::ReceiptStatus;
 use warrant_protocol::{
     Contract, Decision, KeyRole, Outcome, Receipt, RunId, RunState, Signed, Signer, TrustedKeys,
 };
 
-use crate::support::{judgment, person, plane, requirement, submit, submit_with};
+use crate::support::{judgment, person, plane, request, requirement, submit, submit_with};
 
 fn ask(plane: &EmbeddedPlane, script: &str, approvers: &[&str], quorum: u32) -> RunId {
     let judgment = judgment(Decision::Ask, vec![requirement(approvers, quorum)]);
@@ -68,6 +69,36 @@ fn an_approval_that_ran_out_permits_nothing_any_more() {
     let now = random::now().unwrap();
     assert!(contract.is_live(now));
     assert!(!contract.is_live(now.plus_ms(5 * 60_000)), "{}", contract.body().expires_at);
+}
+
+#[test]
+fn a_flood_of_requests_cannot_bury_what_another_one_asked_for() {
+    let (_dir, plane) = plane();
+    let asked = |principal: &str, script: &str| {
+        let submission = Submission {
+            request: request(script),
+            principal: person(principal),
+            idempotency_key: None,
+            approval_wait_ms: 60_000,
+        };
+        let judgment = judgment(Decision::Ask, vec![requirement(&["bob"], 1)]);
+        plane.submit(submission, |_| judgment).unwrap()
+    };
+    for number in 0..MOST_WAITING {
+        let reception = asked("mallory", &format!("echo {number}"));
+        assert!(matches!(reception, Reception::AwaitingApproval { .. }), "{reception:?}");
+    }
+    let Reception::Denied { run, judgment, .. } = asked("mallory", "echo more") else {
+        panic!("not denied")
+    };
+    assert!(judgment.summary.reasons.join(" ").contains("wait for approval already"));
+    assert_eq!(receipt(&plane, &run).body().outcome, Some(Outcome::Denied));
+    check_verifies(&plane, &run);
+    let again = asked("mallory", "echo 7");
+    let Reception::Repeated { run, .. } = again else { panic!("{again:?}") };
+    assert!(matches!(asked("alice", "echo more"), Reception::AwaitingApproval { .. }));
+    plane.refuse(&run, &person("bob"), "no").unwrap();
+    assert!(matches!(asked("mallory", "echo more"), Reception::AwaitingApproval { .. }));
 }
 
 #[test]
@@ -155,8 +186,8 @@ fn a_judge_of_another_policy_is_refused() {
     let (_dir, plane) = plane();
     let mut other = judgment(Decision::Allow, Vec::new());
     other.policy_hash = warrant_protocol::Digest::of(b"other");
-    let submission = warrant_plane::Submission {
-        request: crate::support::request("true"),
+    let submission = Submission {
+        request: request("true"),
         principal: person("alice"),
         idempotency_key: None,
         approval_wait_ms: 0,
