@@ -17,7 +17,7 @@ use thiserror::Error;
 use warrant_plane::judge::judge;
 use warrant_plane::reception::APPROVAL_WAIT_MS;
 use warrant_plane::{Judgment, Reception, Submission, random};
-use warrant_protocol::{Decision, RunId};
+use warrant_protocol::{Decision, Digest, RunId};
 
 pub use self::intent::Intent;
 pub use self::place::{Place, is_below, place_of};
@@ -206,8 +206,8 @@ pub fn decide(judges: &Judges<'_>, call: &ToolCall) -> Result<Verdict, DecideErr
     }
     match Intent::of(call) {
         Intent::Script(script) => judge_script(judges, call, &script),
-        Intent::Read(paths) => judge_paths(judges, &paths, Access::Read),
-        Intent::Write(paths) => judge_paths(judges, &paths, Access::Write),
+        Intent::Read(paths) => judge_paths(judges, call, (&paths, Access::Read)),
+        Intent::Write(paths) => judge_paths(judges, call, (&paths, Access::Write)),
         Intent::Harmless => Ok(Verdict::NoObjection),
         Intent::Governed => Ok(Verdict::Allow { updated: None }),
         Intent::Refused(reason) => Ok(Verdict::Deny { reason }),
@@ -245,11 +245,11 @@ enum Access {
     Write,
 }
 
-/// Judges a file tool: policy first, then every path by where it really lies.
+/// Judges a file tool: by policy, and every path by where it really lies.
 fn judge_paths(
     judges: &Judges<'_>,
-    paths: &[PathBuf],
-    access: Access,
+    call: &ToolCall,
+    (paths, access): (&[PathBuf], Access),
 ) -> Result<Verdict, DecideError> {
     let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
     let mut argv = vec![match access {
@@ -258,41 +258,53 @@ fn judge_paths(
     }];
     argv.push("--");
     argv.extend(names.iter().map(String::as_str));
-    let ask = (judges.ask)(&argv);
+    let mut ask = (judges.ask)(&argv);
     let judgment = judges.desk.judge(&ask)?;
-    if judgment.summary.decision != Decision::Allow {
-        return Ok(match judges.desk.permit(&ask)? {
-            Permit::Granted(_) => Verdict::NoObjection,
-            Permit::Waiting { run, judgment, .. } => {
-                Verdict::Deny { reason: waiting(&run, &judgment) }
-            }
-            Permit::Denied { run, judgment, .. } => {
-                Verdict::Deny { reason: denied(&run, &judgment) }
-            }
-        });
+    let decision = judgment.summary.decision;
+    let reasons = objections(judges, &judgment, (paths, access));
+    if decision != Decision::Deny && !reasons.is_empty() {
+        let run = record_denial(judges.desk, &ask, reasons.clone())?;
+        let reason = format!(
+            "{}. The workspace is {}. Shell commands run in the sandbox and may read more. \
+             Receipt: {run}",
+            reasons.join("; "),
+            judges.workspace.display(),
+        );
+        return Ok(Verdict::Deny { reason });
     }
-    let gate = gate(judges.desk);
-    let reasons: Vec<String> = paths
-        .iter()
-        .filter_map(|path| {
-            let home = judges.desk.plane().home().root();
-            let place = match is_below(path, home) {
-                true => Place::Masked,
-                false => place_of(path, judges.workspace, &judgment.masks, &gate),
-            };
-            objection(path, &place, access)
-        })
-        .collect();
-    if reasons.is_empty() {
+    if decision == Decision::Allow {
         return Ok(Verdict::Allow { updated: None });
     }
-    let run = record_denial(judges.desk, &ask, reasons.clone())?;
-    let reason = format!(
-        "{}. The workspace is {}. Shell commands run in the sandbox and may read more. Receipt: {run}",
-        reasons.join("; "),
-        judges.workspace.display(),
-    );
-    Ok(Verdict::Deny { reason })
+    // SECURITY: people approve this call with everything in it, not whatever is written there.
+    let input = Digest::of(Value::Object(call.input.clone()).to_string().as_bytes());
+    ask.request.prompt = format!("{} with {input}: {}", call.tool, ask.request.prompt);
+    Ok(match judges.desk.permit(&ask)? {
+        Permit::Granted(run) => {
+            // The agent carries it out, so nothing of ours would ever use the approval up.
+            judges.desk.plane().cancel(&run, &ask.principal).map_err(DeskError::from)?;
+            Verdict::NoObjection
+        }
+        Permit::Waiting { run, judgment, .. } => Verdict::Deny { reason: waiting(&run, &judgment) },
+        Permit::Denied { run, judgment, .. } => Verdict::Deny { reason: denied(&run, &judgment) },
+    })
+}
+
+/// Returns what speaks against paths, whatever policy says of the call.
+fn objections(
+    judges: &Judges<'_>,
+    judgment: &Judgment,
+    (paths, access): (&[PathBuf], Access),
+) -> Vec<String> {
+    let gate = gate(judges.desk);
+    let home = judges.desk.plane().home().root();
+    let told = |path: &PathBuf| {
+        let place = match is_below(path, home) {
+            true => Place::Masked,
+            false => place_of(path, judges.workspace, &judgment.masks, &gate),
+        };
+        objection(path, &place, access)
+    };
+    paths.iter().filter_map(told).collect()
 }
 
 fn objection(path: &Path, place: &Place, access: Access) -> Option<String> {

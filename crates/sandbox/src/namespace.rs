@@ -47,6 +47,7 @@ use crate::{
     Plan, Refusal, RunReport, Sink, Stdin, Stream, WorkspaceAccess,
 };
 
+pub use glob::is_veiled;
 pub(crate) use kept::{Kept, Order, Starter};
 pub(crate) use lower::{c_path, environment, program};
 pub(crate) use posture::provider_version;

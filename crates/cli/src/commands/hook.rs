@@ -25,6 +25,9 @@ use crate::ui;
 /// How large an event may be: agents send whole files.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
 
+/// The longest word that Linux hands to a program.
+const MOST_LINE_BYTES: usize = 128 * 1024;
+
 /// How long a verdict may take. Agents let a call pass when their hook does not answer in time, so
 /// ours says no long before that.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -67,9 +70,9 @@ fn verdict(home: Option<&Path>, agent: Agent, arguments: &HookEvent) -> anyhow::
         bail!("the event is larger than {MOST_BYTES} bytes");
     }
     let call = ToolCall::read(&bytes)?;
+    let workspace = workspace(agent, arguments, &call.cwd)?;
     std::env::set_current_dir(&call.cwd)
         .with_context(|| format!("{} cannot be entered", call.cwd.display()))?;
-    let workspace = workspace(arguments, &call.cwd)?;
     let all = backends::local();
     let backend = super::providers::choose(&all, arguments.provider.as_deref())?;
     let desk = Desk::open(home)?;
@@ -84,19 +87,29 @@ fn verdict(home: Option<&Path>, agent: Agent, arguments: &HookEvent) -> anyhow::
     Ok(decide(&judges, &call)?)
 }
 
-/// The project the agent works on, when it stands inside of it; else where it stands.
-fn workspace(arguments: &HookEvent, cwd: &Path) -> anyhow::Result<PathBuf> {
-    let cwd = std::fs::canonicalize(cwd).context("no current directory")?;
-    let named = match &arguments.workspace {
-        Some(named) => Some(named.clone()),
-        None => std::env::var_os("CLAUDE_PROJECT_DIR").map(PathBuf::from),
+/// The workspace that the person named, or the project that the agent was started in.
+// SECURITY: the event says where one call is to run, and in Codex the model chooses that. It must
+// not choose the workspace with it, so the project comes from what the agent gave the hook itself.
+fn workspace(agent: Agent, arguments: &HookEvent, cwd: &Path) -> anyhow::Result<PathBuf> {
+    let project = match (&arguments.workspace, agent) {
+        (Some(named), _) => Some(named.clone()),
+        (None, Agent::ClaudeCode) => settings::named_directory("CLAUDE_PROJECT_DIR"),
+        (None, Agent::Codex) => None,
     };
-    let named = named.and_then(|named| std::fs::canonicalize(named).ok());
-    match named {
-        Some(named) if cwd.starts_with(&named) || arguments.workspace.is_some() => Ok(named),
-        None if arguments.workspace.is_some() => bail!("the workspace of the hook does not exist"),
-        _ => Ok(cwd),
+    let project = match project {
+        Some(project) => project,
+        None => std::env::current_dir().context("no current directory")?,
+    };
+    let project = std::fs::canonicalize(project).context("the workspace does not exist")?;
+    if project.parent().is_none() {
+        bail!("/ is no workspace; start the agent in a project");
     }
+    let cwd = std::fs::canonicalize(cwd)
+        .with_context(|| format!("{} cannot be entered", cwd.display()))?;
+    if arguments.workspace.is_none() && !cwd.starts_with(&project) {
+        bail!("{} lies outside the project {}", cwd.display(), project.display());
+    }
+    Ok(project)
 }
 
 /// What a command line of ours is made from.
@@ -131,8 +144,13 @@ impl Rewriting<'_> {
         let Command::Sandbox(Sandbox::Exec(exec)) = cli.command else {
             bail!("our own words do not read back");
         };
+        let line = command_line(words.iter().map(String::as_str));
+        // The agent hands the whole line to a shell as one word.
+        if line.len() >= MOST_LINE_BYTES {
+            bail!("it is too long for a command line: put it into a file, and run that");
+        }
         let wish = Wish::read(&exec, desk, backend.isolation())?;
-        Ok((command_line(words.iter().map(String::as_str)), wish.ask))
+        Ok((line, wish.ask))
     }
 }
 

@@ -174,6 +174,112 @@ fn file_tools_reach_the_workspace_alone() {
 }
 
 #[test]
+fn an_approval_of_a_file_tool_is_for_that_call_once_and_for_no_other_content() {
+    let machine = Machine::new();
+    assert_eq!(machine.run(&["init"]).status.code(), Some(0));
+    let rules = machine.home().join("policy/rules.cedar");
+    let asks = "@id(\"tee-asks\")\n@reason(\"writing asks\")\n\
+                forbid (principal, action == Action::\"exec\", resource)\n\
+                when { context.cmd.programs.contains(\"tee\") }\n\
+                unless { context has approval && context.approval.level >= 1 };\n";
+    let all = format!("{}\n{asks}", std::fs::read_to_string(&rules).unwrap());
+    std::fs::write(&rules, all).unwrap();
+    std::fs::write(machine.home().join("policy/tests.jsonl"), "").unwrap();
+    let write = |content: &str| {
+        let input = json!({"file_path": machine.work("b.txt"), "content": content});
+        verdict(&machine, "claude-code", "Write", input)
+    };
+    let asked = write("good");
+    let reason = specific(&asked)["permissionDecisionReason"].as_str().unwrap().to_owned();
+    let mut words = reason.split_whitespace().map(|word| word.trim_end_matches('.'));
+    let run = words.find(|word| word.starts_with("run_")).expect(&reason);
+    assert_eq!(machine.run(&["approve", run]).status.code(), Some(0), "{reason}");
+    let denied = |answer: &Value| answer["hookSpecificOutput"]["permissionDecision"] == "deny";
+    assert!(denied(&write("evil")), "nobody approved this content");
+    assert_eq!(write("good"), json!({}));
+    assert!(denied(&write("good")), "it was approved once");
+    let away = json!({"file_path": "/etc/passwd", "content": "x"});
+    let outside = verdict(&machine, "claude-code", "Write", away);
+    assert!(denied(&outside), "{outside}");
+    let reason = specific(&outside)["permissionDecisionReason"].as_str().unwrap();
+    assert!(!reason.contains("warrant approve"), "people are not asked in vain: {reason}");
+}
+
+/// Writes an event that stands elsewhere than the agent does.
+fn verdict_at(machine: &Machine, agent: &str, cwd: &Path, command: &str) -> Value {
+    let event = json!({
+        "cwd": cwd, "hook_event_name": "PreToolUse", "tool_name": "Bash",
+        "tool_input": {"command": command},
+    });
+    let output = ask(machine, agent, &event.to_string(), &[]);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stdout(&output)))
+}
+
+#[test]
+fn a_model_cannot_choose_the_workspace_by_where_its_command_runs() {
+    let machine = Machine::new();
+    let other = machine.directory.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::create_dir(machine.work("sub")).unwrap();
+    std::os::unix::fs::symlink(&other, machine.work("link")).unwrap();
+    for agent in ["claude-code", "codex"] {
+        for place in [&other, &machine.work("link"), &machine.work(".."), Path::new("/")] {
+            let answer = verdict_at(&machine, agent, place, "echo x > planted");
+            let told = specific(&answer);
+            assert_eq!(told["permissionDecision"], "deny", "{agent} {}", place.display());
+            let reason = told["permissionDecisionReason"].as_str().unwrap();
+            assert!(reason.contains("outside the project"), "{reason}");
+        }
+        let below = verdict_at(&machine, agent, &machine.work("sub"), "pwd");
+        assert_eq!(specific(&below)["permissionDecision"], "allow", "{agent} {below}");
+        let command = specific(&below)["updatedInput"]["command"].as_str().unwrap();
+        assert!(command.contains(&format!("--workspace {}", real(&machine.work("")))), "{command}");
+    }
+}
+
+fn real(path: &Path) -> String {
+    std::fs::canonicalize(path).unwrap().to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_path_that_the_agent_would_read_otherwise_cannot_leave_the_workspace() {
+    let machine = Machine::new();
+    std::os::unix::fs::symlink("/etc", machine.work("\u{e9}")).unwrap();
+    std::os::unix::fs::symlink("/etc", machine.work(" blank")).unwrap();
+    let decomposed = machine.work("e\u{301}/passwd").to_str().unwrap().to_owned();
+    let paths =
+        ["~/.ssh/id_rsa", "~", " /etc/passwd", "\u{feff}/etc/passwd", "/etc/passwd ", &decomposed];
+    for path in paths {
+        for (tool, member) in [
+            ("Read", "file_path"),
+            ("Write", "file_path"),
+            ("MultiEdit", "file_path"),
+            ("NotebookEdit", "notebook_path"),
+            ("Glob", "path"),
+        ] {
+            let answer = verdict(&machine, "claude-code", tool, json!({member: path}));
+            assert_eq!(specific(&answer)["permissionDecision"], "deny", "{tool} {path:?} {answer}");
+        }
+    }
+    for pattern in ["/etc/*", "../*", "~/*", "{..,a}/*"] {
+        let answer = verdict(&machine, "claude-code", "Glob", json!({"pattern": pattern}));
+        assert_eq!(specific(&answer)["permissionDecision"], "deny", "{pattern} {answer}");
+    }
+    let answer = verdict(&machine, "claude-code", "Glob", json!({"pattern": "**/*.txt"}));
+    assert_eq!(specific(&answer)["permissionDecision"], "allow", "{answer}");
+    let patch = json!({"command": "*** Begin Patch\n*** Add File:  blank/x\n+x\n*** End Patch"});
+    let answer = verdict(&machine, "codex", "apply_patch", patch);
+    assert_eq!(specific(&answer)["permissionDecision"], "deny", "{answer}");
+    for (path, expected) in [("a.txt", json!({})), ("/etc/x.png", Value::Null)] {
+        let answer = verdict(&machine, "codex", "view_image", json!({"path": path}));
+        match expected.is_null() {
+            true => assert_eq!(specific(&answer)["permissionDecision"], "deny", "{answer}"),
+            false => assert_eq!(answer, expected),
+        }
+    }
+}
+
+#[test]
 fn whatever_goes_wrong_is_a_denial() {
     let machine = Machine::new();
     machine.run(&["sandbox", "exec", "--", "true"]);
@@ -194,6 +300,8 @@ fn whatever_goes_wrong_is_a_denial() {
         denies(event, &[]);
     }
     for (member, value) in [
+        ("tool_input", json!({"command": format!("echo {}", "'x'".repeat(20_000))})),
+        ("tool_input", json!({"command": "echo \u{0}"})),
         ("hook_event_name", json!("PostToolUse")),
         ("tool_name", json!(null)),
         ("tool_input", json!([])),
@@ -206,6 +314,7 @@ fn whatever_goes_wrong_is_a_denial() {
     }
     denies(&good.to_string(), &["--provider", "nothing"]);
     denies(&good.to_string(), &["--workspace", "/nowhere/at/all"]);
+    denies(&good.to_string(), &["--workspace", "/"]);
     std::fs::write(machine.home().join("policy/document.json"), "{").unwrap();
     denies(&good.to_string(), &[]);
 }

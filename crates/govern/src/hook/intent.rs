@@ -1,7 +1,10 @@
 //! What a tool call wants, for the tools of the agents we know. The list is the decision: a tool
 //! that is not on it is refused.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use unicode_normalization::UnicodeNormalization as _;
 
 use super::ToolCall;
 
@@ -23,8 +26,7 @@ pub enum Intent {
 }
 
 /// Tools that change nothing but the agent's own notes, or talk to the person.
-const HARMLESS: [&str; 22] = [
-    "Agent",
+const HARMLESS: [&str; 20] = [
     "AskUserQuestion",
     "BashOutput",
     "EnterPlanMode",
@@ -34,7 +36,6 @@ const HARMLESS: [&str; 22] = [
     "Skill",
     "SlashCommand",
     "StructuredOutput",
-    "Task",
     "TaskCreate",
     "TaskGet",
     "TaskList",
@@ -60,14 +61,13 @@ impl Intent {
                 Some(script) if !script.contains('\0') => Self::Script(script.to_owned()),
                 _ => missing("command"),
             },
-            "Write" | "Edit" | "MultiEdit" => call.paths(&["file_path"], Self::Write),
-            "NotebookEdit" => call.paths(&["notebook_path"], Self::Write),
-            "Read" => call.paths(&["file_path"], Self::Read),
-            "NotebookRead" => call.paths(&["notebook_path"], Self::Read),
-            "Glob" | "LS" => match call.text("path") {
-                Some(path) => Self::Read(vec![call.cwd.join(path)]),
-                None => Self::Read(vec![call.cwd.clone()]),
-            },
+            "Write" | "Edit" | "MultiEdit" => call.paths("file_path", Self::Write),
+            "NotebookEdit" => call.paths("notebook_path", Self::Write),
+            "Read" => call.paths("file_path", Self::Read),
+            "NotebookRead" => call.paths("notebook_path", Self::Read),
+            "view_image" => call.paths("path", Self::Read),
+            "Glob" | "LS" => searched(call),
+            "Agent" | "Task" => delegated(call),
             "apply_patch" => patched(call),
             // Its search would look into masked files, and answers with their lines.
             "Grep" => refused("Grep", "search with grep or rg in a shell command instead"),
@@ -90,16 +90,72 @@ impl ToolCall {
         self.input.get(name).and_then(|value| value.as_str()).filter(|text| !text.is_empty())
     }
 
-    fn paths(&self, names: &[&'static str], intent: fn(Vec<PathBuf>) -> Intent) -> Intent {
-        let mut paths = Vec::new();
-        for name in names {
-            match self.text(name) {
-                Some(path) => paths.push(self.cwd.join(path)),
-                None => return missing(name),
-            }
-        }
-        intent(paths)
+    fn paths(&self, name: &str, intent: fn(Vec<PathBuf>) -> Intent) -> Intent {
+        let Some(text) = self.text(name) else { return missing(name) };
+        reached(&self.cwd, text).map_or_else(|| unclear(name), intent)
     }
+}
+
+/// Returns every path that an agent might open for a text, or nothing when nobody can say.
+// SECURITY: Claude Code takes the white space around a path away, reads `~` as the person's home,
+// and composes characters (NFC). What is judged must be what is opened.
+fn reached(from: &Path, text: &str) -> Option<Vec<PathBuf>> {
+    let is_blank = |c: char| c.is_whitespace() || c.is_control() || c == '\u{feff}';
+    if text.starts_with('~') || text.starts_with(is_blank) || text.ends_with(is_blank) {
+        return None;
+    }
+    let composed: String = text.nfc().collect();
+    let mut paths = vec![from.join(text)];
+    if composed != text {
+        paths.push(from.join(composed));
+    }
+    Some(paths)
+}
+
+/// A search for names reaches where its directory lies, and where its pattern begins.
+fn searched(call: &ToolCall) -> Intent {
+    let mut paths = match call.input.get("path") {
+        None | Some(Value::Null) => vec![call.cwd.clone()],
+        Some(_) => match call.text("path").map(|path| reached(&call.cwd, path)) {
+            Some(Some(paths)) => paths,
+            Some(None) => return unclear("path"),
+            None => return missing("path"),
+        },
+    };
+    let pattern = match call.input.get("pattern") {
+        None | Some(Value::Null) => return Intent::Read(paths),
+        Some(Value::String(pattern)) => pattern,
+        Some(_) => return missing("pattern"),
+    };
+    // A step up may hide behind any part of a pattern, such as `{a,..}`.
+    if pattern.contains("..") {
+        return refused("Glob", "its pattern may name nothing above its directory");
+    }
+    let fixed = pattern.split(['*', '?', '[', '{', '\\']).next().unwrap_or_default();
+    if let Some(end) = fixed.rfind('/') {
+        let start = fixed.get(..=end).unwrap_or_default();
+        let starts: Option<Vec<_>> = paths.iter().map(|path| reached(path, start)).collect();
+        let Some(starts) = starts else { return unclear("pattern") };
+        paths.extend(starts.into_iter().flatten());
+    }
+    Intent::Read(paths)
+}
+
+/// An agent of the agent's own comes back to this hook with each of its calls, unless it works
+/// somewhere else.
+fn delegated(call: &ToolCall) -> Intent {
+    match call.input.get("isolation") {
+        None | Some(Value::Null) => Intent::Harmless,
+        Some(Value::String(isolation)) if isolation == "worktree" => Intent::Harmless,
+        Some(_) => refused(&call.tool, "it would work on another machine, outside the boundary"),
+    }
+}
+
+fn unclear(name: &str) -> Intent {
+    Intent::Refused(format!(
+        "Warrant refuses a call whose `{name}` starts with `~` or has blanks around it: write the \
+         path in full"
+    ))
 }
 
 fn missing(name: &str) -> Intent {
@@ -119,12 +175,16 @@ fn patched(call: &ToolCall) -> Intent {
     };
     let mut paths = Vec::new();
     for line in patch.lines() {
-        let Some(header) = line.trim().strip_prefix("*** ") else { continue };
+        let Some(header) = line.trim_start().strip_prefix("*** ") else { continue };
         let named = ["Add File: ", "Update File: ", "Delete File: ", "Move to: "]
             .iter()
             .find_map(|start| header.strip_prefix(start));
         match named {
-            Some(path) => paths.push(call.cwd.join(path.trim())),
+            // Codex takes the blanks for a part of the name, others may not.
+            Some(path) => match reached(&call.cwd, path) {
+                Some(reached) => paths.extend(reached),
+                None => return unclear("command"),
+            },
             None if ["Begin Patch", "End Patch", "End of File"].contains(&header.trim()) => {}
             None => return refused("apply_patch", "the patch has a header that is not known"),
         }
@@ -137,7 +197,7 @@ fn patched(call: &ToolCall) -> Intent {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -172,9 +232,50 @@ mod tests {
         for tool in ["Grep", "WebFetch", "WebSearch", "mcp__other__exec", "bash", "Monitor", ""] {
             refused(tool, json!({"command": "ls", "path": "/w"}));
         }
+        check("Agent", json!({"prompt": "x"}), Intent::Harmless);
+        check("Task", json!({"prompt": "x", "isolation": "worktree"}), Intent::Harmless);
+        refused("Agent", json!({"prompt": "x", "isolation": "remote"}));
         refused("Bash", json!({}));
         refused("Bash", json!({"command": ["ls"]}));
         refused("Write", json!({"content": "x"}));
+    }
+
+    #[test]
+    fn a_path_that_the_agent_reads_otherwise_is_not_judged_as_it_is_written() {
+        for path in ["~", "~/.ssh/id", " /etc/passwd", "/etc/passwd\n", "\u{feff}/etc/passwd"] {
+            refused("Read", json!({"file_path": path}));
+            refused("Write", json!({"file_path": path, "content": "x"}));
+            refused("NotebookEdit", json!({"notebook_path": path}));
+            refused("Glob", json!({"pattern": "*", "path": path}));
+        }
+        let both = ["/w/e\u{301}/x", "/w/\u{e9}/x"].map(PathBuf::from).to_vec();
+        check("Read", json!({"file_path": "e\u{301}/x"}), Intent::Read(both));
+        for header in ["Add File:  a", "Update File: a ", "Move to: \tb", "Delete File: ~/a"] {
+            let patch = format!("*** Begin Patch\n*** Update File: a\n*** {header}\n*** End Patch");
+            refused("apply_patch", json!({"command": patch}));
+        }
+    }
+
+    #[test]
+    fn a_search_reaches_where_its_pattern_begins() {
+        let found = |pattern: &str, path: &str| {
+            let input = json!({"pattern": pattern, "path": path});
+            match Intent::of(&call("Glob", input)) {
+                Intent::Read(paths) => {
+                    paths.into_iter().map(|path| path.display().to_string()).collect()
+                }
+                _ => vec!["refused".to_owned()],
+            }
+        };
+        assert_eq!(found("*", "a"), ["/w/a"]);
+        assert_eq!(found("src/**/*.rs", "a"), ["/w/a", "/w/a/src/"]);
+        assert_eq!(found("/etc/*", "a"), ["/w/a", "/etc/"]);
+        assert_eq!(found("/*", "a"), ["/w/a", "/"]);
+        for pattern in ["../*", "{a,..}/*", "a/../../*", "~/*", " /etc/*"] {
+            assert_eq!(found(pattern, "a"), ["refused"], "{pattern}");
+        }
+        refused("Glob", json!({"pattern": ["/etc/*"]}));
+        refused("Glob", json!({"pattern": "*", "path": 1}));
     }
 
     #[test]

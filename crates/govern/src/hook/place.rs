@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use warrant_protocol::glob::matches_pattern;
+use warrant_sandbox::is_veiled;
 use warrant_workspace::{GatePolicy, TreePath, Verdict, classify};
 
 /// Where a path lies.
@@ -33,7 +34,12 @@ pub fn place_of(path: &Path, workspace: &Path, masks: &[String], gate: &GatePoli
         return Place::Inside;
     }
     let Ok(tree_path) = TreePath::new(text) else { return Place::Outside };
-    if is_masked(text, masks) || is_masked(&name_of(path), masks) {
+    // SECURITY: a mask veils whatever lies in a directory that it names.
+    let is_inside_mask = below
+        .ancestors()
+        .filter_map(Path::to_str)
+        .any(|above| !above.is_empty() && is_masked(above, masks));
+    if is_inside_mask || is_veiled(text, masks) || is_masked(&name_of(path), masks) {
         return Place::Masked;
     }
     match gate.judge(&tree_path, classify(&tree_path)) {
@@ -112,7 +118,8 @@ mod tests {
         symlink(root.join("nowhere"), workspace.join("dangling")).unwrap();
         symlink("src", workspace.join("near")).unwrap();
         let gate = GatePolicy::advised();
-        let masks = [".env".to_owned(), "*.pem".to_owned(), "secret/*".to_owned()];
+        let masks =
+            [".env", "*.pem", "secret/*", ".ssh", "/top.key", "private/"].map(str::to_owned);
         for (path, expected) in [
             ("work/file", Place::Inside),
             ("work/new/deep/file", Place::Inside),
@@ -131,6 +138,10 @@ mod tests {
             ("work/src/.ENV", Place::Masked),
             ("work/src/a.pem", Place::Masked),
             ("work/secret/x", Place::Masked),
+            ("work/.ssh/id", Place::Masked),
+            ("work/src/.ssh/deep/id", Place::Masked),
+            ("work/top.key", Place::Masked),
+            ("work/src/private/x", Place::Masked),
             ("work/.git/hooks/pre-commit", Place::Later),
             ("work/.claude/settings.json", Place::Later),
             ("work/.mcp.json", Place::Later),

@@ -43,6 +43,19 @@ impl Glob {
     }
 }
 
+/// Returns whether masks veil a path below the workspace: itself, or a directory that it lies in.
+///
+/// Names alone are looked at; further names of the same file are found by whoever walks the tree.
+#[must_use]
+pub fn is_veiled(path: &str, masks: &[String]) -> bool {
+    let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+    let prefixes: Vec<&str> = ends.filter_map(|end| path.get(..end)).collect();
+    masks.iter().any(|mask| {
+        let glob = Glob::new(mask);
+        prefixes.iter().any(|prefix| glob.matches(prefix))
+    })
+}
+
 fn matches_segments(pattern: &[Vec<char>], names: &[Vec<char>]) -> bool {
     match (pattern.split_first(), names.split_first()) {
         (None, None) => true,
@@ -146,6 +159,22 @@ mod tests {
         check("config/*.key", "config/a/b.key", false);
         check("/top.key", "top.key", true);
         check("/top.key", "a/top.key", false);
+    }
+
+    #[test]
+    fn a_path_is_veiled_with_every_directory_above_it() {
+        let masks = [".ssh".to_owned(), "/top".to_owned(), "private/".to_owned()];
+        for (path, expected) in [
+            (".ssh/id", true),
+            ("a/.SSH/deep/er", true),
+            ("top/x", true),
+            ("a/top/x", false),
+            ("a/private/x", true),
+            ("sshd/x", false),
+            ("", false),
+        ] {
+            assert_eq!(is_veiled(path, &masks), expected, "{path}");
+        }
     }
 
     #[test]
