@@ -10,8 +10,8 @@ use thiserror::Error;
 use warrant_protocol::{Digest, Timestamp};
 use warrant_runner::run::Ended;
 use warrant_workspace::{
-    ExportError, ExportOptions, GateLists, GatePolicy, Gated, Journal, JournalError, NotExported,
-    Recovered, TreeLimits, TreePath, apply_export, plan_export,
+    ChangeId, ExportError, ExportOptions, GateLists, GatePolicy, Gated, Journal, JournalError,
+    NotExported, Recovered, TreeLimits, TreePath, apply_export, plan_export,
 };
 
 use crate::desk::Desk;
@@ -41,6 +41,8 @@ pub enum Kept {
     Exported {
         /// Every path that changed.
         paths: Vec<TreePath>,
+        /// What undo takes back.
+        change: ChangeId,
         /// What the gate named, with its verdicts.
         gated: Vec<Gated>,
         /// What somebody else changed since the run began, and is as they left it.
@@ -92,7 +94,8 @@ pub fn after(desk: &Desk, workspace: &Path, mode: Mode, ended: &Ended) -> Result
     let left_out = plan.not_exported.clone();
     let (journal, _) = open_journal(desk, workspace)?;
     let exported = apply_export(plan, workspace, upper.as_fd(), &journal)?;
-    Ok(Kept::Exported { paths: exported.paths, gated, conflicts, left_out })
+    let (paths, change) = (exported.paths, exported.change);
+    Ok(Kept::Exported { paths, change, gated, conflicts, left_out })
 }
 
 /// Times are told in whole milliseconds; what the run before this one wrote just now is older

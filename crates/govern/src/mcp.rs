@@ -14,14 +14,16 @@ mod members;
 mod review;
 mod running;
 mod tools;
+mod uses;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rmcp::handler::server::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CustomRequest, CustomResult, ErrorData,
-    Implementation, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
+    CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CustomRequest,
+    CustomResult, ErrorData, Implementation, ListPromptsResult, ListResourceTemplatesResult,
+    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
     ServerCapabilities, ServerConfig,
 };
 use rmcp::service::{RequestContext, RoleServer, ServiceExt as _};
@@ -31,7 +33,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use warrant_protocol::RunId;
 use warrant_sandbox::Cancel;
-use warrant_workspace::TreePath;
+use warrant_workspace::ChangeId;
 
 use self::answer::Answer;
 use self::arguments::{Arguments, MOST_BYTES, Misuse};
@@ -47,6 +49,9 @@ const MOST_WAIT_MS: u64 = 600_000;
 
 /// How often a client that wants to know hears of a running program.
 const PROGRESS: Duration = Duration::from_secs(1);
+
+/// How many characters of a program's last line are told while it runs.
+const MOST_SAID: usize = 200;
 
 /// How long programs that were told to stop may take to leave their receipts.
 const LAST_RECEIPTS: Duration = Duration::from_secs(10);
@@ -70,8 +75,8 @@ struct Session {
 #[derive(Default)]
 struct Done {
     last_run: Option<RunId>,
-    /// What the calls of this session left in the workspace, oldest first.
-    kept: Vec<Vec<TreePath>>,
+    /// What the calls of this session left in the workspace and was not taken back.
+    kept: Vec<ChangeId>,
 }
 
 /// Why the door closed.
@@ -192,7 +197,8 @@ impl Told {
         let message = match capture {
             None => "waiting".to_owned(),
             Some(capture) => {
-                let line = capture.last_line().map(|line| format!(": {line}")).unwrap_or_default();
+                let line = capture.last_line().map(|line| format!(": {}", said(&line)));
+                let line = line.unwrap_or_default();
                 format!("running, {} bytes of output{line}", capture.total())
             }
         };
@@ -200,6 +206,12 @@ impl Told {
         // A client that is gone ends the conversation elsewhere.
         let _ = context.peer.notify_progress(progress).await;
     }
+}
+
+/// Returns as much of a program's line as fits a line that says how it goes.
+fn said(line: &str) -> String {
+    let cut: String = line.chars().take(MOST_SAID).collect();
+    files::printable(&cut)
 }
 
 impl ServerHandler for Server {
@@ -236,6 +248,41 @@ impl ServerHandler for Server {
         };
         let arguments = request.arguments.unwrap_or_default();
         Ok(self.call(tool, arguments, &context).await.into())
+    }
+
+    // The library answers these with nothing, as if we had some; what we did not declare is not
+    // there.
+
+    async fn list_prompts(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Err(members::not_ours("prompts/list"))
+    }
+
+    async fn list_resources(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Err(members::not_ours("resources/list"))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Err(members::not_ours("resources/templates/list"))
+    }
+
+    async fn complete(
+        &self,
+        _request: CompleteRequestParams,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CompleteResult, ErrorData> {
+        Err(members::not_ours("completion/complete"))
     }
 
     /// Hears what is no request that the library knows: of another method, or with members that

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 
 use thiserror::Error;
 
-use crate::journal::{Journal, JournalError, PathState, Prepared, Row};
+use crate::journal::{ChangeId, Journal, JournalError, PathState, Prepared, Row};
 use crate::overlay::{self, OverlayError, Scanned};
 use crate::root::{Node, Root, SpecialKind};
 use crate::walk::GitNames;
@@ -128,6 +128,8 @@ pub fn plan_export(
 pub struct Exported {
     /// The paths that changed.
     pub paths: Vec<TreePath>,
+    /// The change that [`Journal::undo`] takes back.
+    pub change: ChangeId,
 }
 
 /// Does what the plan says; afterwards [`Journal::undo`] can put everything back.
@@ -168,8 +170,8 @@ pub fn apply_export(
         }
     }
     let paths = rows.iter().map(|row| row.path.clone()).collect();
-    journal.apply(&lower, "export", Prepared { store, rows })?;
-    Ok(Exported { paths })
+    let change = journal.apply(&lower, "export", Prepared { store, rows })?;
+    Ok(Exported { paths, change })
 }
 
 /// Returns whether a copy made by the overlay differs from what it copies in nothing that counts.

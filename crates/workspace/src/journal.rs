@@ -105,6 +105,10 @@ pub struct Journal {
     _lock: File,
 }
 
+/// A change of one journal, which no other change of it is ever called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChangeId(u64);
+
 /// What [`Journal::open`] found to finish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
@@ -150,9 +154,10 @@ impl Journal {
         root: &Root,
         label: &str,
         prepared: Prepared,
-    ) -> Result<(), JournalError> {
+    ) -> Result<ChangeId, JournalError> {
         let Prepared { store, rows } = prepared;
         let entry = store.path().to_path_buf();
+        let change = change_at(&entry)?;
         if let Some(path) = obstacle(root, &rows, Side::After)? {
             // Without a status it is dropped by the next call, should this one not get there.
             fs::remove_dir_all(&entry).map_err(io_at(&entry))?;
@@ -163,7 +168,8 @@ impl Journal {
         write_record(&entry, &record)?;
         set_status(&entry, Status::Applying)?;
         drive(root, &entry, &record.rows, Side::After)?;
-        set_status(&entry, Status::Applied)
+        set_status(&entry, Status::Applied)?;
+        Ok(change)
     }
 
     /// Starts a change: a place for its contents.
@@ -222,14 +228,21 @@ impl Journal {
         let mut entries = Vec::new();
         for entry in fs::read_dir(&self.directory).map_err(io_at(&self.directory))? {
             let path = entry.map_err(io_at(&self.directory))?.path();
-            let name = path.file_name().and_then(|name| name.to_str());
-            if let Some(number) = name.and_then(|name| name.parse().ok()) {
+            if let Some(number) = number_at(&path) {
                 entries.push((number, path));
             }
         }
         entries.sort();
         Ok(entries)
     }
+}
+
+fn number_at(entry: &Path) -> Option<u64> {
+    entry.file_name()?.to_str()?.parse().ok()
+}
+
+fn change_at(entry: &Path) -> Result<ChangeId, JournalError> {
+    number_at(entry).map(ChangeId).ok_or_else(|| JournalError::Record(entry.to_path_buf()))
 }
 
 /// A change whose contents are stored and whose rows are known.

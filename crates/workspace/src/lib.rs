@@ -47,7 +47,7 @@ pub use export::{
 pub use gate::{GateClass, GateLists, GatePolicy, Verdict, classify};
 pub use git::GitError;
 pub use journal::{
-    Changed, Journal, JournalError, Recovered, Restored, Snapshot, UndoError, Undone,
+    ChangeId, Changed, Journal, JournalError, Recovered, Restored, Snapshot, UndoError, Undone,
 };
 pub use limits::{LimitExceeded, TreeLimits};
 pub use materialize::{

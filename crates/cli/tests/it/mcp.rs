@@ -1,8 +1,8 @@
 //! `warrant mcp`, driven by the official MCP SDK.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
@@ -20,6 +20,12 @@ pub(crate) fn clients(name: &str) -> PathBuf {
 /// Has the SDK make these calls, one after the other.
 #[track_caller]
 fn drive(machine: &Machine, calls: &Value) -> Value {
+    drive_by(NEWEST, machine, calls)
+}
+
+/// Has an SDK make these calls, by the name it is installed under.
+#[track_caller]
+fn drive_by(sdk: &str, machine: &Machine, calls: &Value) -> Value {
     let mut child = Command::new("node")
         .arg("drive.mjs")
         .arg("stdio")
@@ -30,6 +36,7 @@ fn drive(machine: &Machine, calls: &Value) -> Value {
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("WARRANT_HOME", machine.home())
+        .env("MCP_SDK", sdk)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -42,6 +49,10 @@ fn drive(machine: &Machine, calls: &Value) -> Value {
         panic!("{}\n{}", text(&output.stdout), text(&output.stderr))
     })
 }
+
+/// The names under which the SDK is installed: as it is now, and as it was a year ago.
+pub(crate) const NEWEST: &str = "@modelcontextprotocol/sdk";
+pub(crate) const A_YEAR_OLD: &str = "sdk-a-year-old";
 
 fn results(report: &Value) -> Vec<&Value> {
     report["results"].as_array().unwrap().iter().map(|one| &one["result"]).collect()
@@ -120,6 +131,41 @@ fn an_agent_works_in_the_workspace_and_sees_its_own_changes() {
         let run = facts(result)["runId"].as_str().unwrap();
         assert_eq!(machine.run(&["verify", run]).status.code(), Some(0), "{run}");
     }
+}
+
+#[test]
+fn an_older_mcp_sdk_works_too() {
+    let machine = Machine::new();
+    let naps = format!("{}", 6_000 + std::process::id());
+    let report = drive_by(
+        A_YEAR_OLD,
+        &machine,
+        &json!([
+            {"tool": "exec", "arguments": {"command": "cat a.txt; echo b >> a.txt; exit 3"}},
+            {"tool": "write_file", "arguments": {"path": "d/f.txt", "content": "it's\n"}},
+            {"tool": "read_file", "arguments": {"path": "d/f.txt"}},
+            {"tool": "list_files", "arguments": {"depth": 2}},
+            {"tool": "exec", "arguments": {"command": format!("echo up; sleep {naps}")},
+             "cancelOnProgress": true},
+            {"tool": "exec", "arguments": {"command": "curl x", "allow_hosts": ["example.com"]}},
+            {"tool": "request_approval", "arguments": {"command": "sudo id"}},
+            {"tool": "undo"},
+            {"tool": "receipt", "arguments": {"run": "run_0"}},
+        ]),
+    );
+    let results = results(&report);
+    assert_eq!(report["tools"].as_array().unwrap().len(), 8, "{report}");
+    assert_eq!(facts(results[0])["exitCode"], 3, "{report}");
+    assert_eq!(facts(results[2])["content"], "it's\n");
+    assert!(text(results[3]).contains("d/f.txt"), "{report}");
+    assert!(report["results"][4]["error"].is_object(), "{report}");
+    assert!(!report["results"][4]["progress"].as_array().unwrap().is_empty(), "{report}");
+    assert_eq!(facts(results[5])["status"], "denied");
+    assert_eq!(facts(results[6])["status"], "awaiting-approval");
+    assert_eq!(facts(results[7])["status"], "undone", "{report}");
+    assert_eq!(facts(results[8])["status"], "not-found");
+    assert_eq!(read(&machine.work("a.txt")), "a\nb\n");
+    assert!(!machine.work("d/f.txt").exists());
 }
 
 #[test]
@@ -266,48 +312,142 @@ fn files_that_run_later_are_held_back_and_secrets_stay_masked() {
     }
 }
 
+/// A server and its client, which says one thing after the other.
+struct Talk {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    said: u32,
+}
+
+impl Talk {
+    fn begin(machine: &Machine) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_warrant"))
+            .args(["mcp", "--workspace"])
+            .arg(machine.work(""))
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("WARRANT_HOME", machine.home())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut talk = Self { child, stdin, stdout, said: 0 };
+        let client = json!({"protocolVersion": "2025-06-18", "capabilities": {},
+            "clientInfo": {"name": "test", "version": "1"}});
+        talk.ask("initialize", &client);
+        talk.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        talk
+    }
+
+    fn say(&mut self, message: &Value) {
+        self.stdin.as_mut().unwrap().write_all(format!("{message}\n").as_bytes()).unwrap();
+    }
+
+    fn ask(&mut self, method: &str, params: &Value) -> Value {
+        self.said += 1;
+        let id = self.said;
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        serde_json::from_str::<Value>(&line).unwrap_or_else(|_| panic!("{line}"))["result"].take()
+    }
+
+    fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        self.ask("tools/call", &json!({"name": tool, "arguments": arguments}))
+    }
+
+    /// Goes away, and returns whether the server ended well.
+    fn end(mut self) -> bool {
+        self.stdin = None;
+        self.child.wait().unwrap().success()
+    }
+}
+
 #[test]
 fn a_policy_put_in_force_meanwhile_judges_the_next_call() {
     let machine = Machine::new();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_warrant"))
-        .args(["mcp", "--workspace"])
-        .arg(machine.work(""))
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .env("WARRANT_HOME", machine.home())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
-    let mut say = |message: Value| stdin.write_all(format!("{message}\n").as_bytes()).unwrap();
-    let mut hear = || {
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
-        serde_json::from_str::<Value>(&line).unwrap_or_else(|_| panic!("{line}"))
-    };
-    let call = |id: u32| {
-        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
-               "params": {"name": "exec", "arguments": {"command": "echo hi"}}})
-    };
-    say(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
-        "protocolVersion": "2025-06-18", "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"}}}));
-    hear();
-    say(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-    say(call(1));
-    assert_eq!(hear()["result"]["structuredContent"]["stdout"], "hi\n");
+    let mut talk = Talk::begin(&machine);
+    let call = || json!({"command": "echo hi"});
+    assert_eq!(facts(&talk.call("exec", call()))["stdout"], "hi\n");
     assert_eq!(machine.run(&["policy", "set", "strict"]).status.code(), Some(0));
-    say(call(2));
-    let denied = hear();
-    assert_ne!(denied["result"]["structuredContent"]["status"], "completed", "{denied}");
+    let denied = talk.call("exec", call());
+    assert_ne!(facts(&denied)["status"], "completed", "{denied}");
     std::fs::write(machine.home().join("policy/document.json"), "{").unwrap();
-    say(call(3));
-    let broken = hear();
-    assert_eq!(broken["result"]["isError"], true, "governance down means refused: {broken}");
-    drop(stdin);
-    assert!(child.wait().unwrap().success(), "the end of the client is the end of the server");
+    let broken = talk.call("exec", call());
+    assert_eq!(broken["isError"], true, "governance down means refused: {broken}");
+    assert!(talk.end(), "the end of the client is the end of the server");
+}
+
+#[test]
+fn an_agent_cannot_undo_what_a_person_did_to_the_same_files() {
+    let machine = Machine::new();
+    let mut talk = Talk::begin(&machine);
+    talk.call("exec", json!({"command": "echo agent > a.txt"}));
+    let person =
+        machine.exec(&["--mode", "workspace-rollback", "--", "sh", "-c", "echo person > a.txt"]);
+    assert_eq!(person.status.code(), Some(0), "{}", crate::stderr(&person));
+    for force in [false, true] {
+        let undone = talk.call("undo", json!({"force": force}));
+        assert_eq!(undone["isError"], true, "{undone}");
+        assert_eq!(read(&machine.work("a.txt")), "person\n");
+    }
+    assert_eq!(machine.run(&["undo"]).status.code(), Some(0), "the person takes it back");
+    assert_eq!(read(&machine.work("a.txt")), "agent\n");
+    assert_eq!(facts(&talk.call("undo", json!({})))["status"], "undone");
+    assert_eq!(read(&machine.work("a.txt")), "a\n");
+    assert!(talk.end());
+}
+
+#[test]
+fn a_text_is_read_in_pieces_and_names_cannot_forge_lines() {
+    let machine = Machine::new();
+    let text = "\u{20ac}uro ".repeat(40);
+    std::fs::write(machine.work("text"), &text).unwrap();
+    let mut talk = Talk::begin(&machine);
+    let (mut whole, mut offset) = (String::new(), json!(0));
+    while !offset.is_null() {
+        let read =
+            talk.call("read_file", json!({"path": "text", "offset": offset, "max_bytes": 50}));
+        assert_eq!(facts(&read)["encoding"], "utf-8", "{read}");
+        whole.push_str(facts(&read)["content"].as_str().unwrap());
+        offset = facts(&read)["nextOffset"].clone();
+    }
+    assert_eq!(whole, text);
+    let forged = "x (1 bytes)\n.env";
+    std::fs::write(machine.work(forged), "").unwrap();
+    std::fs::write(machine.work("\u{1b}[2J\u{202e}"), "").unwrap();
+    let list = talk.call("list_files", json!({}));
+    assert_eq!(self::text(&list).lines().count(), 4, "{}", self::text(&list));
+    assert!(!self::text(&list).contains(['\u{1b}', '\u{202e}']), "{}", self::text(&list));
+    let pipe = talk.call("exec", json!({"command": "mkfifo pipe; echo y > kept"}));
+    assert!(self::text(&pipe).contains("not kept, because it is no file: pipe"), "{pipe}");
+    assert!(machine.work("kept").exists() && !machine.work("pipe").exists());
+    assert!(talk.end());
+}
+
+#[test]
+fn the_largest_answers_fit_a_message_that_clients_take() {
+    let machine = Machine::new();
+    std::fs::write(machine.work("big"), "0123456789\n".repeat(100_000)).unwrap();
+    for number in 0..12_000 {
+        std::fs::write(machine.work(&format!("some-file-{number}")), "").unwrap();
+    }
+    let mut talk = Talk::begin(&machine);
+    let most = 192 * 1024;
+    let flood = json!({"command": "cat big; cat big >&2", "max_output_bytes": most});
+    for (tool, arguments) in [
+        ("exec", flood),
+        ("read_file", json!({"path": "big", "max_bytes": most})),
+        ("list_files", json!({})),
+    ] {
+        let answer = talk.call(tool, arguments);
+        assert_eq!(answer["isError"], false, "{tool}");
+        assert!(answer.to_string().len() < 1024 * 1024, "{tool} {}", answer.to_string().len());
+    }
+    assert!(talk.end());
 }
 
 #[test]
@@ -362,6 +502,9 @@ fn members_of_the_wrong_type_are_named_and_unknown_methods_are_not_found() {
         ("tools/list", json!({"cursor": {}}), -32602, "`params.cursor` must be a text"),
         ("tools/call", json!({"name": "nothing"}), -32602, "`nothing`"),
         ("tools/destroy", json!({"name": 7}), -32601, "tools/destroy"),
+        ("prompts/list", json!({}), -32601, "prompts/list"),
+        ("resources/list", json!({}), -32601, "resources/list"),
+        ("resources/templates/list", json!({}), -32601, "resources/templates/list"),
     ];
     let mut stdin = child.stdin.take().unwrap();
     let mut said = vec![json!({"id": 0, "method": "initialize", "params": client})];
@@ -373,7 +516,7 @@ fn members_of_the_wrong_type_are_named_and_unknown_methods_are_not_found() {
         message["jsonrpc"] = "2.0".into();
         writeln!(stdin, "{message}").unwrap();
     }
-    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut answers = std::collections::BTreeMap::new();
     for line in lines {
         let answer: Value = serde_json::from_str(&line.unwrap()).unwrap();

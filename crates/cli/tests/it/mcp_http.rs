@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::machine::Machine;
-use crate::mcp::clients;
+use crate::mcp::{A_YEAR_OLD, NEWEST, clients};
 use crate::{stderr, warrant};
 
 /// A plane with its doors open.
@@ -45,7 +45,14 @@ impl Plane {
     /// Has the SDK make these calls, one after the other.
     #[track_caller]
     fn drive(&self, token: &str, calls: &Value) -> Value {
+        self.drive_by(NEWEST, token, calls)
+    }
+
+    /// Has an SDK make these calls, by the name it is installed under.
+    #[track_caller]
+    fn drive_by(&self, sdk: &str, token: &str, calls: &Value) -> Value {
         let mut child = Command::new("node")
+            .env("MCP_SDK", sdk)
             .args(["drive.mjs", "http", &format!("{}/mcp", self.url), token])
             .current_dir(clients("mcp"))
             .stdin(Stdio::piped())
@@ -80,6 +87,22 @@ impl Plane {
         stream.read_to_string(&mut text).unwrap();
         let status = text.split(' ').nth(1).unwrap().parse().unwrap();
         Answer { status, text }
+    }
+
+    /// Opens the stream of a conversation, and returns when it is there.
+    fn listen(&self, bearer: &str, session: &str) -> TcpStream {
+        let host = self.url.trim_start_matches("http://");
+        let mut stream = TcpStream::connect(host).unwrap();
+        write!(
+            stream,
+            "GET /mcp HTTP/1.1\r\nhost: {host}\r\nauthorization: {bearer}\r\n\
+             mcp-session-id: {session}\r\naccept: text/event-stream\r\n\r\n"
+        )
+        .unwrap();
+        let mut line = String::new();
+        BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains(" 200 "), "{line}");
+        stream
     }
 
     fn begin(&self, token: &str, headers: &[(&str, &str)]) -> Answer {
@@ -163,6 +186,28 @@ fn an_agent_works_over_http_as_on_stdio() {
     let ends: Vec<&Value> =
         runs["runs"].as_array().unwrap().iter().map(|run| &run["state"]).collect();
     assert_eq!(ends.iter().filter(|state| **state == "cancelled").count(), 1, "{runs}");
+}
+
+#[test]
+fn an_older_mcp_sdk_works_over_http_too() {
+    let plane = Plane::start();
+    let token = plane.token("ide", &plane.machine.work(""));
+    let calls = json!([
+        {"tool": "exec", "arguments": {"command": "echo b >> a.txt; exit 3"}},
+        {"tool": "read_file", "arguments": {"path": "a.txt"}},
+        {"tool": "exec", "arguments": {"command": "sleep 8999"}, "cancelOnProgress": true},
+        {"tool": "exec", "arguments": {"command": "curl x", "allow_hosts": ["example.com"]}},
+        {"tool": "undo"},
+    ]);
+    let report = plane.drive_by(A_YEAR_OLD, &token, &calls);
+    assert_eq!(facts(&report, 0)["exitCode"], 3, "{report}");
+    assert_eq!(facts(&report, 1)["content"], "a\nb\n");
+    assert!(report["results"][2]["error"].is_object(), "{report}");
+    assert!(!report["results"][2]["progress"].as_array().unwrap().is_empty(), "{report}");
+    assert_eq!(facts(&report, 3)["status"], "denied");
+    assert_eq!(facts(&report, 4)["status"], "undone", "{report}");
+    let refused = plane.drive_by(A_YEAR_OLD, "wrong", &json!([]));
+    assert!(refused["refused"].is_object(), "{refused}");
 }
 
 #[test]
@@ -253,16 +298,40 @@ fn conversations_and_messages_over_http_are_bounded() {
     let token = plane.token("ide", &plane.machine.work(""));
     let begun: Vec<Answer> = (0..16).map(|_| plane.begin(&token, &[])).collect();
     assert!(begun.iter().all(|answer| answer.status == 200));
-    assert_eq!(plane.begin(&token, &[]).status, 429);
     let bearer = format!("Bearer {token}");
+    let streams: Vec<TcpStream> =
+        begun.iter().map(|answer| plane.listen(&bearer, answer.session())).collect();
+    assert_eq!(plane.begin(&token, &[]).status, 429, "all of them are in use");
+    drop(streams);
     let first = [("authorization", bearer.as_str()), ("mcp-session-id", begun[0].session())];
-    assert!(plane.send("DELETE", &first, "").status < 300);
+    assert_eq!(plane.send("DELETE", &first, "").status, 204);
     assert_eq!(plane.begin(&token, &[]).status, 200, "the place of one that ended is free");
     let last = [("authorization", bearer.as_str()), ("mcp-session-id", begun[1].session())];
     let flood = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
         "name": "write_file", "arguments": {"path": "x", "content": "x".repeat(5_000_000)}}});
     assert_eq!(plane.send("POST", &last, &flood.to_string()).status, 413);
     assert_eq!(plane.send("POST", &last, "{").status / 100, 4, "no JSON");
+}
+
+#[test]
+fn clients_that_went_away_without_a_word_lock_nobody_out() {
+    let plane = Plane::start();
+    let token = plane.token("ide", &plane.machine.work(""));
+    let bearer = format!("Bearer {token}");
+    let first = plane.begin(&token, &[]);
+    let held = plane.listen(&bearer, first.session());
+    let second = plane.begin(&token, &[]);
+    for _ in 0..40 {
+        assert_eq!(plane.begin(&token, &[]).status, 200);
+    }
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).to_string();
+    let asked = |session: &str| {
+        let headers = [("authorization", bearer.as_str()), ("mcp-session-id", session)];
+        plane.send("POST", &headers, &list).status
+    };
+    assert_eq!(asked(first.session()), 200, "a conversation in use stays");
+    assert_eq!(asked(second.session()), 404, "one that nobody used is over");
+    drop(held);
 }
 
 #[test]

@@ -3,13 +3,15 @@
 //   node drive.mjs stdio COMMAND [ARGUMENT…] < calls.json
 //   node drive.mjs http URL [TOKEN] < calls.json
 //
+// MCP_SDK names the package of the SDK, when another version is to be used.
 // calls.json: [{"tool", "arguments", "cancelOnProgress"?}, …], made one after the other.
 // Output: {"server", "instructions", "tools", "results": [{"result"?, "error"?, "progress"}]},
 // or {"refused": {"code", "message"}} when the server takes no conversation.
 
-import { Client } from "@modelcontextprotocol/sdk/client/index.js";
-import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
-import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+const sdk = process.env.MCP_SDK ?? "@modelcontextprotocol/sdk";
+const { Client } = await import(`${sdk}/client/index.js`);
+const { StdioClientTransport } = await import(`${sdk}/client/stdio.js`);
+const { StreamableHTTPClientTransport } = await import(`${sdk}/client/streamableHttp.js`);
 
 const [kind, target, ...rest] = process.argv.slice(2);
 const parts = [];

@@ -4,7 +4,7 @@ use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
 use serde_json::{Map, Value, json};
 use warrant_plane::Judgment;
 use warrant_protocol::{RunId, Timestamp};
-use warrant_workspace::{Gated, TreePath, Verdict};
+use warrant_workspace::{Gated, NotExported, TreePath, Verdict};
 
 use crate::desk::{Desk, Permit};
 use crate::keep::Kept;
@@ -176,7 +176,27 @@ pub(crate) fn writes(kept: &Kept) -> (Vec<String>, Value) {
             let line = "its writes were dropped; the workspace is as it was".to_owned();
             (vec![line], json!({"writes": "rolled-back"}))
         }
-        Kept::Exported { paths, gated, conflicts, .. } => exported((paths, conflicts), gated),
+        Kept::Exported { paths, gated, conflicts, left_out, .. } => {
+            let (mut lines, mut facts) = exported((paths, conflicts), gated);
+            let unkept: Vec<(String, &str)> = left_out.iter().map(unkept).collect();
+            lines.extend(unkept.iter().map(|(path, why)| {
+                format!("not kept, because it is {why}: {path} (the workspace has no such file)")
+            }));
+            let unkept: Vec<Value> =
+                unkept.iter().map(|(path, why)| json!({"path": path, "reason": why})).collect();
+            if let Value::Object(members) = &mut facts {
+                members.insert("leftOut".to_owned(), json!(unkept));
+            }
+            (lines, facts)
+        }
+    }
+}
+
+/// Returns what cannot be kept, and why.
+fn unkept(left: &NotExported) -> (String, &'static str) {
+    match left {
+        NotExported::Special { path, .. } => (path.to_string(), "no file"),
+        NotExported::TooLarge { path, .. } => (path.to_string(), "too large"),
     }
 }
 

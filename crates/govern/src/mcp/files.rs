@@ -18,8 +18,8 @@ use crate::workbench::{Errand, Work, Writes};
 /// How much of a file is read when the call does not say.
 const READ_BYTES: u64 = 64 * 1024;
 
-/// How much of a listing is read.
-const LISTING_BYTES: usize = 512 * 1024;
+/// How much of a listing is read; as facts it is four times as long.
+const LISTING_BYTES: usize = 128 * 1024;
 
 impl Server {
     pub(super) fn read_file(&self, mut call: Call) -> Result<Answer, Misuse> {
@@ -38,13 +38,18 @@ impl Server {
             return Ok(not_done(&format!("{path} cannot be read"), &done, &capture));
         }
         let (stdout, _) = capture.excerpts();
-        let (encoding, content) = encoded(&stdout.head);
+        let piece = match stdout.is_whole() {
+            true => stdout.head.as_slice(),
+            false => whole_characters(&stdout.head),
+        };
+        let (encoding, content) = encoded(piece);
         let mut text = content.as_str().unwrap_or_default().to_owned();
         if encoding == "base64" {
-            text = format!("[{} bytes that are no text, as base64]\n{text}", stdout.head.len());
+            text = format!("[{} bytes that are no text, as base64]\n{text}", piece.len());
         }
-        if !stdout.is_whole() {
-            let next = offset.saturating_add(count);
+        let next = offset.saturating_add(u64::try_from(piece.len()).unwrap_or(u64::MAX));
+        let next = (!stdout.is_whole()).then_some(next);
+        if let Some(next) = next {
             text.push_str(&format!("\n[there is more; read on with offset {next}]"));
         }
         let facts = facts(json!({
@@ -53,7 +58,8 @@ impl Server {
             "path": path,
             "encoding": encoding,
             "content": content,
-            "hasMore": !stdout.is_whole(),
+            "hasMore": next.is_some(),
+            "nextOffset": next,
         }));
         Ok(Answer::good(text, facts))
     }
@@ -135,6 +141,35 @@ pub(super) fn base64(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
+/// Returns a piece of text without a character that is cut at its end, so that the next piece
+/// begins with it; bytes that are no text, or a single character too long to fit, as they are.
+fn whole_characters(bytes: &[u8]) -> &[u8] {
+    match std::str::from_utf8(bytes) {
+        Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => {
+            bytes.get(..error.valid_up_to()).unwrap_or(bytes)
+        }
+        _ => bytes,
+    }
+}
+
+/// Returns a text on one line, with escapes for what a terminal obeys or does not show.
+// SECURITY: a name may hold anything; it must neither make another line nor look like another name.
+pub(super) fn printable(text: &str) -> String {
+    let is_hidden = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+            || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match is_hidden(c) {
+            true => shown.extend(c.escape_unicode()),
+            false => shown.push(c),
+        }
+    }
+    shown
+}
+
 fn not_done(what: &str, done: &Taken, capture: &Capture) -> Answer {
     let (_, stderr) = capture.excerpts();
     let told = if stderr.head.is_empty() { done.ended.message.clone() } else { stderr.text() };
@@ -156,8 +191,7 @@ struct Entry {
 
 impl Entry {
     fn line(&self) -> String {
-        // A name may hold anything; a newline in it must not make another line.
-        let path = self.path.replace(['\n', '\r'], "?");
+        let path = printable(&self.path);
         match self.kind {
             "directory" => format!("{path}/\n"),
             "file" => format!("{path} ({} bytes)\n", self.size),
@@ -199,6 +233,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_piece_of_text_ends_between_characters() {
+        let check = |bytes: &[u8], expected: &[u8]| assert_eq!(whole_characters(bytes), expected);
+        check("a\u{fc}".as_bytes(), "a\u{fc}".as_bytes());
+        check(b"a\xc3", b"a");
+        check(b"\xe2\x82", b"\xe2\x82");
+        check(b"a\xff\xc3", b"a\xff\xc3");
+    }
+
+    #[test]
     fn a_listing_is_sorted_and_a_cut_entry_is_left_out() {
         let found = entries(b"d 40 b\0f 3 a b\0l 1 c\0f 12 cut");
         let entry = |path: &str, kind, size| Entry { path: path.to_owned(), kind, size };
@@ -210,6 +253,8 @@ mod tests {
             found.iter().map(Entry::line).collect::<String>(),
             "a b (3 bytes)\nb/\nc (link)\n"
         );
+        let named = entry("a\nb/ (forged)\u{1b}[2J\u{202e}", "file", 1).line();
+        assert_eq!(named, "a\\u{a}b/ (forged)\\u{1b}[2J\\u{202e} (1 bytes)\n");
         assert!(entries(b"").is_empty());
         assert!(entries(b"f 12 cut").is_empty());
     }

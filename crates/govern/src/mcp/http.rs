@@ -8,7 +8,7 @@
 //! request ─► token? 401 ─► room of the token ─► host, origin? 403 ─► conversation or one call
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::Response;
 use axum::routing::any;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
@@ -28,6 +28,7 @@ use rmcp::transport::streamable_http_server::{
 use tokio::runtime::{Handle, Runtime};
 use warrant_protocol::Digest;
 
+use super::uses::{HeldBy as _, InUse, Uses};
 use super::{LAST_RECEIPTS, Server};
 use crate::live::{McpHolder, TokenFile};
 use crate::workbench::{Away, Workbench, WorkbenchOptions};
@@ -64,6 +65,7 @@ struct House {
 struct Room {
     service: StreamableHttpService<Server, LocalSessionManager>,
     sessions: Arc<LocalSessionManager>,
+    uses: Arc<Uses>,
 }
 
 /// Where a door finds its home, and under which names clients reach it.
@@ -139,19 +141,58 @@ async fn serve(State(house): State<Arc<House>>, mut request: Request) -> Respons
             return refusal(StatusCode::SERVICE_UNAVAILABLE, text);
         }
     };
-    let is_first = !request.headers().contains_key(SESSION_ID);
-    let response = room.service.handle(request).await.map(Body::new);
-    let begun = response.headers().get(SESSION_ID).filter(|_| is_first);
-    let Some(begun) = begun.and_then(|id| id.to_str().ok()) else { return response };
-    if room.sessions.sessions.read().await.len() <= MOST_SESSIONS {
-        return response;
+    let named = session_of(request.headers());
+    let used = match &named {
+        Some(named) => room.begin_use(named).await,
+        None => None,
+    };
+    let is_end = request.method() == Method::DELETE;
+    let mut response = room.service.handle(request).await.map(Body::new);
+    if is_end && response.status() == StatusCode::ACCEPTED {
+        // It is over, not only asked for; the official client for Python warns of anything else.
+        *response.status_mut() = StatusCode::NO_CONTENT;
+    }
+    if named.is_some() {
+        return used.held_by(response);
+    }
+    let Some(begun) = session_of(response.headers()) else { return response };
+    let used = room.begin_use(&begun).await;
+    if room.has_space().await {
+        return used.held_by(response);
     }
     // A conversation too many ends before anybody learns its name.
-    let _ = room.sessions.close_session(&SessionId::from(begun)).await;
-    let mut response =
-        refusal(StatusCode::TOO_MANY_REQUESTS, "this token has too many conversations; end one");
+    let _ = room.sessions.close_session(&begun).await;
+    let text = "this token has too many conversations that are in use; end one";
+    let mut response = refusal(StatusCode::TOO_MANY_REQUESTS, text);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("30"));
     response
+}
+
+fn session_of(headers: &HeaderMap) -> Option<SessionId> {
+    headers.get(SESSION_ID)?.to_str().ok().map(SessionId::from)
+}
+
+impl Room {
+    /// Notes that a request of a conversation is answered now; nothing for one that is not there.
+    async fn begin_use(&self, session: &SessionId) -> Option<InUse> {
+        let is_there = self.sessions.sessions.read().await.contains_key(session);
+        is_there.then(|| Uses::begin(&self.uses, session))
+    }
+
+    /// Whether there is space for all conversations, after those were ended that nobody uses.
+    ///
+    /// Many clients go away without a word; what they leave must not lock the next one out.
+    async fn has_space(&self) -> bool {
+        loop {
+            let live: HashSet<SessionId> =
+                self.sessions.sessions.read().await.keys().cloned().collect();
+            if live.len() <= MOST_SESSIONS {
+                return true;
+            }
+            let Some(idle) = self.uses.longest_idle(&live) else { return false };
+            let _ = self.sessions.close_session(&idle).await;
+        }
+    }
 }
 
 impl House {
@@ -193,7 +234,7 @@ impl House {
             Arc::clone(&sessions),
             self.config.clone(),
         );
-        Ok(Room { service, sessions })
+        Ok(Room { service, sessions, uses: Arc::default() })
     }
 }
 

@@ -23,10 +23,15 @@ pub(super) fn error_of(request: CustomRequest) -> ErrorData {
         return ErrorData::invalid_params(sentence, None);
     }
     match (members_of(&method), wrong(&method, params.as_ref())) {
-        (None, _) => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None),
+        (None, _) => not_ours(&method),
         (Some(_), Some(sentence)) => ErrorData::invalid_params(sentence, None),
         (Some(_), None) => ErrorData::invalid_params(misfit(&method), None),
     }
+}
+
+/// Returns the error for a method that we do not have.
+pub(super) fn not_ours(method: &str) -> ErrorData {
+    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method.to_owned(), None)
 }
 
 fn misfit(method: &str) -> String {

@@ -91,16 +91,17 @@ impl Server {
         };
         let mut done = self.done();
         let last = match journal.last_kept() {
-            Ok(last) => last,
+            Ok(last) => last.filter(|last| done.kept.contains(last)),
             Err(error) => return Answer::broken(&chain(&error)),
         };
-        // SECURITY: what somebody else kept is not this client's to take back.
-        if done.kept.is_empty() || last.as_ref() != done.kept.last() {
+        // SECURITY: what somebody else kept is not this client's to take back, not even when it
+        // touches the same files.
+        let Some(last) = last else {
             return refused("there is no change of this session to undo");
-        }
+        };
         match journal.undo(workspace, changed) {
             Ok(undone) => {
-                done.kept.pop();
+                done.kept.retain(|change| *change != last);
                 let paths = names(&undone.paths);
                 let left = names(&undone.left);
                 let facts = facts(json!({"status": "undone", "paths": paths, "left": left}));

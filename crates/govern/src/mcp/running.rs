@@ -55,10 +55,10 @@ impl Server {
             Ok(Step::Ended { ended, kept }) => {
                 let mut done = self.done();
                 done.last_run = Some(ended.run.clone());
-                if let Kept::Exported { paths, .. } = &kept
+                if let Kept::Exported { paths, change, .. } = &kept
                     && !paths.is_empty()
                 {
-                    done.kept.push(paths.clone());
+                    done.kept.push(*change);
                 }
                 Ok(Taken { ended, kept })
             }

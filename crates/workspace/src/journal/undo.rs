@@ -7,7 +7,8 @@ use thiserror::Error;
 use super::state::Side;
 use super::store::look;
 use super::{
-    Journal, JournalError, Status, drive, io_at, obstacle, read_record, set_status, status_of,
+    ChangeId, Journal, JournalError, Status, change_at, drive, io_at, obstacle, read_record,
+    set_status, status_of,
 };
 use crate::root::Root;
 use crate::{TreePath, WalkError};
@@ -52,14 +53,12 @@ pub struct Undone {
 }
 
 impl Journal {
-    /// Returns the paths of the last kept change, which is the one that [`Journal::undo`] takes back.
+    /// Returns the last kept change, which is the one that [`Journal::undo`] takes back.
     ///
     /// # Errors
     /// [`JournalError`] when the journal cannot be read.
-    pub fn last_kept(&self) -> Result<Option<Vec<TreePath>>, JournalError> {
-        let Some(entry) = self.last_applied()? else { return Ok(None) };
-        let rows = read_record(&entry)?.rows;
-        Ok(Some(rows.into_iter().map(|row| row.path).collect()))
+    pub fn last_kept(&self) -> Result<Option<ChangeId>, JournalError> {
+        self.last_applied()?.map(|entry| change_at(&entry)).transpose()
     }
 
     fn last_applied(&self) -> Result<Option<PathBuf>, JournalError> {

@@ -177,7 +177,7 @@ fn kept_notes(kept: &Kept, run: &RunId) -> Vec<String> {
             "changed files are kept as a diff: warrant diff {run}, warrant pull {run}"
         )],
         Kept::RolledBack => vec!["rolled back: the workspace is as it was".to_owned()],
-        Kept::Exported { paths, gated, conflicts, left_out } => {
+        Kept::Exported { paths, gated, conflicts, left_out, .. } => {
             let first =
                 format!("kept {} changed paths; put them back with: warrant undo", paths.len());
             let held = gated.iter().filter(|gate| gate.verdict != Verdict::Flag).map(|gate| {
@@ -192,7 +192,8 @@ fn kept_notes(kept: &Kept, run: &RunId) -> Vec<String> {
                 let (path, why) = unkept(left);
                 format!("not kept, because it is {why}: {}", ui::printable(&path.to_string()))
             });
-            std::iter::once(first).chain(held).chain(changed).chain(left_out).collect()
+            let first = (!paths.is_empty()).then_some(first);
+            first.into_iter().chain(held).chain(changed).chain(left_out).collect()
         }
     }
 }
@@ -210,7 +211,7 @@ fn kept_details(kept: &Kept) -> Value {
         Kept::Nothing => json!({"writes": "none"}),
         Kept::AsDiff(diff) => json!({"writes": "diff", "diffHash": diff}),
         Kept::RolledBack => json!({"writes": "rolled-back"}),
-        Kept::Exported { paths, gated, conflicts, left_out } => {
+        Kept::Exported { paths, gated, conflicts, left_out, .. } => {
             let paths: Vec<String> = paths.iter().map(ToString::to_string).collect();
             let gated: Vec<Value> = gated
                 .iter()
