@@ -52,13 +52,17 @@ impl Drop for Model {
     }
 }
 
+/// Where the agents are installed: as they are now, and as they were a year ago.
+const NEWEST: &str = "agents";
+const A_YEAR_OLD: &str = "agents-a-year-old";
+
 /// Returns an agent's program with nothing of this machine in its environment. It is stopped when
 /// it takes too long.
-fn agent(machine: &Machine, program: &str) -> Command {
+fn agent(machine: &Machine, age: &str, program: &str) -> Command {
     let mut command = Command::new("timeout");
     command
         .arg("100")
-        .arg(clients("agents").join("node_modules/.bin").join(program))
+        .arg(clients(age).join("node_modules/.bin").join(program))
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", agent_home(machine))
@@ -122,6 +126,16 @@ fn script(shell: impl Fn(&str) -> Value, mcp: impl Fn(&str) -> Value) -> Value {
 
 #[test]
 fn claude_code_is_governed_by_hook_and_by_mcp() {
+    check_claude_code(NEWEST);
+}
+
+#[test]
+fn an_older_claude_code_is_governed_by_hook_and_by_mcp() {
+    check_claude_code(A_YEAR_OLD);
+}
+
+#[track_caller]
+fn check_claude_code(age: &str) {
     let machine = Machine::new();
     let turns = script(
         |command| json!({"tool": "Bash", "input": {"command": command, "description": "x"}}),
@@ -130,15 +144,47 @@ fn claude_code_is_governed_by_hook_and_by_mcp() {
     let model = Model::start(&machine, &turns);
     install(&machine, &["hook", "install", "claude-code"]);
     install(&machine, &["mcp", "install", "claude"]);
-    let output = agent(&machine, "claude")
+    let output = claude_code(&machine, age, &model).output().unwrap();
+    check_both_ways(&machine, &model, &output);
+}
+
+fn claude_code(machine: &Machine, age: &str, model: &Model) -> Command {
+    let mut command = agent(machine, age, "claude");
+    command
         .args(["-p", "do it", "--output-format", "json"])
         .env("ANTHROPIC_BASE_URL", &model.url)
         .env("ANTHROPIC_API_KEY", "sk-none")
         .env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1")
-        .env("DISABLE_AUTOUPDATER", "1")
-        .output()
-        .unwrap();
-    check_both_ways(&machine, &model, &output);
+        .env("DISABLE_AUTOUPDATER", "1");
+    command
+}
+
+#[test]
+fn claude_code_cannot_be_led_out_of_the_workspace_by_how_a_path_is_written() {
+    for age in [NEWEST, A_YEAR_OLD] {
+        let machine = Machine::new();
+        let secret = agent_home(&machine).join("secret.txt");
+        std::fs::write(&secret, "not for the model\n").unwrap();
+        std::os::unix::fs::symlink(agent_home(&machine), machine.work("\u{e9}")).unwrap();
+        let path = secret.to_str().unwrap();
+        let decomposed = machine.work("e\u{301}/secret.txt");
+        let paths = ["~/secret.txt", &format!(" {path}"), &format!("\u{feff}{path}")];
+        let read = |path: &str| json!({"tool": "Read", "input": {"file_path": path}});
+        let mut turns: Vec<Value> = paths.iter().map(|path| read(path)).collect();
+        turns.push(read(decomposed.to_str().unwrap()));
+        turns.push(json!({"tool": "Write", "input": {"file_path": "~/planted", "content": "x"}}));
+        turns.push(json!({"tool": "Glob", "input": {"pattern": "*", "path": "~"}}));
+        turns.push(json!({"text": "finished"}));
+        let model = Model::start(&machine, &json!(turns));
+        install(&machine, &["hook", "install", "claude-code"]);
+        let output = claude_code(&machine, age, &model).output().unwrap();
+        let said = format!("{}\n{}", stdout(&output), stderr(&output));
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        let heard = model.heard();
+        assert!(heard.contains("Warrant refuses a call") || heard.contains("outside"), "{heard}");
+        assert!(!heard.contains("not for the model"), "{age} {heard}");
+        assert!(!agent_home(&machine).join("planted").exists(), "{age}");
+    }
 }
 
 #[test]
@@ -154,13 +200,72 @@ fn codex_is_governed_by_hook_and_by_mcp() {
     write_codex_settings(&codex, &model.url);
     install(&machine, &["hook", "install", "codex"]);
     install(&machine, &["mcp", "install", "codex"]);
-    let output = agent(&machine, "codex")
+    let output = agent(&machine, NEWEST, "codex")
         .args(["exec", "--skip-git-repo-check", "--json", "--dangerously-bypass-hook-trust"])
         .args(["--sandbox", "danger-full-access", "do it"])
         .env("OPENAI_API_KEY", "sk-none")
         .output()
         .unwrap();
     check_both_ways(&machine, &model, &output);
+}
+
+#[test]
+fn codex_cannot_choose_the_workspace_by_where_a_command_runs() {
+    let machine = Machine::new();
+    let other = machine.directory.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let elsewhere = json!({"cmd": "echo x > planted", "workdir": other});
+    let turns = json!([
+        {"tool": "exec_command", "input": elsewhere},
+        {"tool": "exec_command", "input": {"cmd": "echo x > here"}},
+        {"text": "finished"},
+    ]);
+    let model = Model::start(&machine, &turns);
+    let codex = agent_home(&machine).join(".codex");
+    std::fs::create_dir_all(&codex).unwrap();
+    write_codex_settings(&codex, &model.url);
+    install(&machine, &["hook", "install", "codex"]);
+    let output = agent(&machine, NEWEST, "codex")
+        .args(["exec", "--skip-git-repo-check", "--json", "--dangerously-bypass-hook-trust"])
+        .args(["--sandbox", "danger-full-access", "do it"])
+        .env("OPENAI_API_KEY", "sk-none")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(!other.join("planted").exists(), "{}", model.heard());
+    assert!(model.heard().contains("lies outside the project"), "{}", model.heard());
+    assert!(machine.work("here").exists(), "{}", model.heard());
+}
+
+/// Codex had no hooks a year ago, so the agent's own shell is not ours to govern there.
+#[test]
+fn an_older_codex_is_governed_by_mcp() {
+    let machine = Machine::new();
+    let exec = |command: &str| json!({"tool": "mcp__warrant__exec", "input": {"command": command}});
+    let turns = json!([
+        exec("echo governed > by-mcp; echo 'seen by' mcp"),
+        exec("touch denied-mcp; if true; then"),
+        {"tool": "list_mcp_resources", "input": {}},
+        {"text": "finished"},
+    ]);
+    let model = Model::start(&machine, &turns);
+    let codex = agent_home(&machine).join(".codex");
+    std::fs::create_dir_all(&codex).unwrap();
+    write_codex_settings(&codex, &model.url);
+    install(&machine, &["mcp", "install", "codex"]);
+    let output = agent(&machine, A_YEAR_OLD, "codex")
+        .args(["exec", "--skip-git-repo-check", "--json", "--sandbox", "danger-full-access"])
+        .arg("do it")
+        .env("OPENAI_API_KEY", "sk-none")
+        .output()
+        .unwrap();
+    let said = format!("{}\n{}\n{}", stdout(&output), stderr(&output), model.heard());
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!(std::fs::read_to_string(machine.work("by-mcp")).unwrap_or_default(), "governed\n");
+    assert!(!machine.work("denied-mcp").exists());
+    assert!(model.heard().contains("seen by mcp"), "{said}");
+    assert!(model.heard().contains("the script is not understood completely"), "{said}");
+    assert_eq!(machine.json(&["runs", "--json"])["runs"].as_array().unwrap().len(), 2, "{said}");
 }
 
 fn write_codex_settings(codex: &Path, url: &str) {
