@@ -27,7 +27,7 @@ use warrant_jail::{Family, Listener, ListenerKind, Usher, Wish};
 
 use crate::Cancel;
 
-use relay::Visit;
+use relay::{Ticket, Visit};
 use servers::Tables;
 
 pub(crate) use servers::Server;
@@ -112,13 +112,10 @@ impl Neighborhood {
     pub(crate) fn expected(&self, boundary: &[Listener]) -> Expected {
         let state = self.shared.lock();
         let taken = tcp_ports(boundary);
-        let mut wanted: Vec<(u64, Server)> = state
-            .wanted_by(None, &taken)
-            .into_iter()
-            .map(|(server, host)| (host, server))
-            .collect();
-        wanted.truncate(MOST_DOORS.min(MOST_LISTENERS.saturating_sub(boundary.len())));
-        Expected { servers: wanted }
+        let most = MOST_DOORS.min(MOST_LISTENERS.saturating_sub(boundary.len()));
+        let servers = state.servers().into_iter().map(|(server, host)| (host, server));
+        let free = servers.filter(|(_, server)| !taken.contains(&server.port));
+        Expected { servers: free.take(most).collect() }
     }
 
     /// Takes a command in that has been built.
@@ -239,39 +236,30 @@ fn watch(shared: &Weak<Shared>, bell: &Cancel) {
 }
 
 impl State {
-    /// Returns the servers that `guest`, or a new command, does not have itself, with their hosts.
-    fn wanted_by(&self, guest: Option<u64>, taken: &BTreeSet<u16>) -> BTreeMap<Server, u64> {
-        let mut wanted = BTreeMap::new();
-        for house in self.houses.iter().filter(|house| Some(house.id) != guest) {
+    /// Returns every server that is there now, with the first house that has it.
+    fn servers(&self) -> BTreeMap<Server, u64> {
+        let mut servers = BTreeMap::new();
+        for house in &self.houses {
             for server in house.servers() {
-                if !taken.contains(&server.port) {
-                    wanted.entry(server).or_insert(house.id);
-                }
+                servers.entry(server).or_insert(house.id);
             }
         }
-        wanted
+        servers
     }
 
     /// Opens doors for servers that are there now, and shuts those of servers that are not.
     fn look(&mut self) {
-        let plans: Vec<BTreeMap<Server, u64>> = self
-            .houses
-            .iter()
-            .map(|house| {
-                let own = house.servers();
-                let mut wanted = self.wanted_by(Some(house.id), &house.taken);
-                wanted.retain(|server, _| !own.contains(server));
-                wanted
-            })
-            .collect();
-        for (house, wanted) in self.houses.iter_mut().zip(plans) {
-            house.doors.retain(|server, door| wanted.get(server) == Some(&door.host));
-            for (server, host) in wanted {
+        self.visits.retain(Visit::is_going_on);
+        let servers = self.servers();
+        for house in &mut self.houses {
+            let id = house.id;
+            house.doors.retain(|server, door| servers.get(server) == Some(&door.host));
+            for (server, host) in servers.iter().filter(|(_, host)| **host != id) {
                 if house.doors.len() >= MOST_DOORS {
                     break;
                 }
-                if !house.doors.contains_key(&server) {
-                    house.open(server, host);
+                if !house.taken.contains(&server.port) && !house.doors.contains_key(server) {
+                    house.open(*server, *host);
                 }
             }
         }
@@ -297,11 +285,13 @@ impl State {
         let Ok((near, _)) = door.listener.accept() else { return };
         self.visits.retain(Visit::is_going_on);
         let host = self.houses.iter().find(|house| house.id == door.host);
-        let (Some(host), true) = (host, self.visits.len() < MOST_VISITS) else { return };
+        let ticket = if self.visits.len() < MOST_VISITS { Ticket::take() } else { None };
+        let (Some(host), Some(ticket)) = (host, ticket) else { return };
         let asked = lock_usher(&host.usher).ask(Wish::Stream(door.server.family));
         let Ok(far) = asked else { return };
         let address = SocketAddr::new(loopback(door.server.family), door.server.port);
-        let visit = Visit::begin((door.guest, near), (door.host, far.into()), address);
+        let ends = ((door.guest, near), (door.host, far.into()));
+        let visit = Visit::begin(ends, address, ticket);
         self.visits.extend(visit);
     }
 }

@@ -7,6 +7,36 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Both directions.
 const WAYS: usize = 2;
+/// More connections than this are not carried at once for all sandboxes of this process: each
+/// takes two threads.
+const MOST_OF_ALL: usize = 1024;
+
+/// Connections that are carried now.
+static CARRIED: AtomicUsize = AtomicUsize::new(0);
+
+/// The right to carry one connection; given back when dropped.
+pub(super) struct Ticket(());
+
+impl Ticket {
+    /// Returns a ticket, if there is one left.
+    pub(super) fn take() -> Option<Self> {
+        let ticket = Self(());
+        let before = CARRIED.fetch_add(1, Ordering::AcqRel);
+        (before < MOST_OF_ALL).then_some(ticket)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        CARRIED.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// How many directions are still carried.
+struct Ways {
+    left: AtomicUsize,
+    _ticket: Ticket,
+}
 
 /// A connection that goes on. Dropping it ends it.
 pub(super) struct Visit {
@@ -14,8 +44,7 @@ pub(super) struct Visit {
     host: u64,
     near: Arc<TcpStream>,
     far: Arc<TcpStream>,
-    /// Directions that are still carried.
-    ways: Arc<AtomicUsize>,
+    ways: Arc<Ways>,
 }
 
 impl Visit {
@@ -24,12 +53,12 @@ impl Visit {
     /// # Errors
     /// The system's error when there is no thread for it; then both are closed.
     pub(super) fn begin(
-        (guest, near): (u64, TcpStream),
-        (host, far): (u64, TcpStream),
+        ((guest, near), (host, far)): ((u64, TcpStream), (u64, TcpStream)),
         server: SocketAddr,
+        ticket: Ticket,
     ) -> io::Result<Self> {
         let (near, far) = (Arc::new(near), Arc::new(far));
-        let ways = Arc::new(AtomicUsize::new(WAYS));
+        let ways = Arc::new(Ways { left: AtomicUsize::new(WAYS), _ticket: ticket });
         let visit = Self {
             guest,
             host,
@@ -45,7 +74,7 @@ impl Visit {
             let answering = std::thread::Builder::new().name("neighbor".to_owned());
             if !is_connected || answering.spawn(back).is_err() {
                 end(&near, &far);
-                ways.store(0, Ordering::Release);
+                ways.left.store(0, Ordering::Release);
                 return;
             }
             carry(&near, &far, &ways);
@@ -56,7 +85,7 @@ impl Visit {
 
     /// Returns whether anything is still carried.
     pub(super) fn is_going_on(&self) -> bool {
-        self.ways.load(Ordering::Acquire) > 0
+        self.ways.left.load(Ordering::Acquire) > 0
     }
 
     /// Returns whether a house is at one of its ends.
@@ -71,14 +100,14 @@ impl Drop for Visit {
     }
 }
 
-fn carry(from: &TcpStream, to: &TcpStream, ways: &AtomicUsize) {
+fn carry(from: &TcpStream, to: &TcpStream, ways: &Ways) {
     let (mut source, mut sink) = (from, to);
     match io::copy(&mut source, &mut sink) {
         // The other direction may go on.
         Ok(_) => drop(to.shutdown(Shutdown::Write)),
         Err(_) => end(from, to),
     }
-    ways.fetch_sub(1, Ordering::AcqRel);
+    ways.left.fetch_sub(1, Ordering::AcqRel);
 }
 
 fn end(one: &TcpStream, other: &TcpStream) {
