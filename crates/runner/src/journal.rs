@@ -11,6 +11,8 @@ pub(crate) struct Journal<'a> {
     chain: Chain,
     /// How many links the plane has.
     told: usize,
+    /// Whether the plane recorded the start.
+    is_started: bool,
     /// When this runner began with it.
     begun: Timestamp,
     clock: &'a (dyn Fn() -> Timestamp + Sync),
@@ -20,7 +22,7 @@ impl<'a> Journal<'a> {
     /// Continues a chain that the plane handed over.
     pub(crate) fn new(chain: Chain, clock: &'a (dyn Fn() -> Timestamp + Sync)) -> Self {
         let told = chain.events().len();
-        Self { chain, told, begun: clock(), clock }
+        Self { chain, told, is_started: false, begun: clock(), clock }
     }
 
     /// Records what happened, now.
@@ -36,13 +38,19 @@ impl<'a> Journal<'a> {
         self.chain.events().get(self.told..).unwrap_or_default()
     }
 
-    /// Takes over what the plane wrote after everything that was told to it.
+    /// Takes over what the plane wrote after everything that was told to it: the start.
     pub(crate) fn take_over(&mut self, events: Vec<ChainedEvent>) -> Result<(), BrokenChain> {
         for event in events {
             self.chain.push(event)?;
         }
         self.told = self.chain.events().len();
+        self.is_started = true;
         Ok(())
+    }
+
+    /// Returns whether the plane recorded the start; without it no program runs.
+    pub(crate) const fn is_started(&self) -> bool {
+        self.is_started
     }
 
     /// Returns the whole chain.

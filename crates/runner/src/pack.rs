@@ -2,25 +2,26 @@
 //! and without any secret.
 //!
 //! A diff that carries a binary file is compressed, so a secret inside could not be seen in it;
-//! such a diff is withheld when a changed file holds a secret.
+//! such a diff is withheld when a changed file holds a secret, or held one before: the diff goes
+//! both ways.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::Dir;
 use warrant_protocol::event::{ArtifactKind, Direction, FailureClass};
 use warrant_protocol::port::{BlobRef, Lease};
 use warrant_protocol::{Digest, Event};
 use warrant_workspace::{
-    Change, ChangeKind, Checkout, CollectOptions, Collected, Diff, Progress, TreeLimits,
+    Checkout, CollectOptions, Collected, Diff, Progress, TreeLimits, Watch,
     collect as collect_checkout, collect_overlay,
 };
 
 use crate::halt::Halt;
 use crate::journal::Journal;
-use crate::redact::Redactor;
+use crate::redact::{Redactor, Search};
 use crate::run::Surroundings;
 
 /// The size of every copying buffer.
@@ -46,9 +47,10 @@ pub(crate) fn pack_changes(
     let Ok(scratch) = Scratch::create(&surroundings.scratch.join(lease.key.run.as_str())) else {
         return Ok(not_packed("there is no room to collect the changes in"));
     };
-    match collect(surroundings, upper, &scratch) {
+    let search = redactor.search();
+    match collect(surroundings, (upper, &search), &scratch) {
         Ok(collected) => {
-            pack_collected(surroundings, lease, journal, (collected, upper.as_fd(), redactor))
+            pack_collected(surroundings, lease, journal, (collected, &search, redactor))
         }
         Err(message) => Ok(Some((FailureClass::CaptureFailed, message))),
     }
@@ -62,25 +64,25 @@ pub(crate) fn pack_checkout(
     (checkout, redactor): (&Checkout, &Redactor),
 ) -> Result<Option<NotPacked>, Halt> {
     // The directory is this run's own and goes with it.
-    let collected = surroundings
-        .told(|progress| collect_checkout(checkout, &options_for(surroundings.scratch, progress)));
+    let search = redactor.search();
+    let collected = surroundings.told(|progress| {
+        let watch = |content: &[u8]| search.look_at(content);
+        collect_checkout(checkout, &options_for(surroundings.scratch, progress, &watch))
+    });
     let collected = match collected {
         Ok(collected) => collected,
         Err(error) => {
             return Ok(not_packed(&format!("the changes could not be collected: {error}")));
         }
     };
-    let Ok(root) = File::open(checkout.path()) else {
-        return Ok(not_packed("the checkout is gone"));
-    };
-    pack_collected(surroundings, lease, journal, (collected, root.as_fd(), redactor))
+    pack_collected(surroundings, lease, journal, (collected, &search, redactor))
 }
 
 fn pack_collected(
     surroundings: &Surroundings<'_>,
     lease: &Lease,
     journal: &mut Journal<'_>,
-    (collected, root, redactor): (Collected, BorrowedFd<'_>, &Redactor),
+    (collected, search, redactor): (Collected, &Search, &Redactor),
 ) -> Result<Option<NotPacked>, Halt> {
     for change in &collected.changes {
         let path = String::from_utf8_lossy(change.path.as_bytes()).into_owned();
@@ -88,12 +90,12 @@ fn pack_collected(
         journal.record(&Event::FileChanged { path, content_hash: change.digest })?;
     }
     let Some(diff) = &collected.diff else { return Ok(None) };
-    match hides_secret(diff, &collected.changes, (root, redactor)) {
+    match hides_secret(diff, search) {
         Ok(false) => {}
         Ok(true) => {
             return Ok(not_packed("the diff is withheld: a binary file in it may hold a secret"));
         }
-        Err(_) => return Ok(not_packed("the changes cannot be read again")),
+        Err(_) => return Ok(not_packed("the diff cannot be read again")),
     }
     let stored = keep_redacted(surroundings, lease, (diff, redactor))?;
     record_artifact(journal, ArtifactKind::Diff, stored.digest, "code-diff")?;
@@ -133,42 +135,30 @@ fn is_empty(directory: BorrowedFd<'_>) -> io::Result<bool> {
 
 fn collect(
     surroundings: &Surroundings<'_>,
-    upper: &OwnedFd,
+    (upper, search): (&OwnedFd, &Search),
     scratch: &Scratch,
 ) -> Result<Collected, String> {
     let lower =
         File::open(surroundings.workspace).map_err(|_| "the workspace is gone".to_owned())?;
     let collected = surroundings.told(|progress| {
-        collect_overlay(lower.as_fd(), upper.as_fd(), &options_for(&scratch.path, progress))
+        let watch = |content: &[u8]| search.look_at(content);
+        let options = options_for(&scratch.path, progress, &watch);
+        collect_overlay(lower.as_fd(), upper.as_fd(), &options)
     });
     collected.map_err(|error| format!("the changes could not be collected: {error}"))
 }
 
-fn options_for<'a>(scratch: &'a Path, progress: Progress<'a>) -> CollectOptions<'a> {
-    CollectOptions { scratch, limits: TreeLimits::generous(), progress }
+fn options_for<'a>(
+    scratch: &'a Path,
+    progress: Progress<'a>,
+    watch: Watch<'a>,
+) -> CollectOptions<'a> {
+    CollectOptions { scratch, limits: TreeLimits::generous(), progress, watch }
 }
 
 /// Whether a compressed part of the diff may carry a secret.
-fn hides_secret(
-    diff: &Diff,
-    changes: &[Change],
-    (root, redactor): (BorrowedFd<'_>, &Redactor),
-) -> io::Result<bool> {
-    if redactor.is_empty() || !contains(&mut diff.reader()?, BINARY_MARK)? {
-        return Ok(false);
-    }
-    for change in changes.iter().filter(|change| change.kind != ChangeKind::Deleted) {
-        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let opened = openat2(root, change.path.as_path(), flags, Mode::empty(), how);
-        // What is not there as a file (a link, a renamed one) is in the diff as text.
-        let Ok(file) = opened else { continue };
-        let file = File::from(file);
-        if file.metadata()?.is_file() && redactor.finds_in(file)? {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+fn hides_secret(diff: &Diff, search: &Search) -> io::Result<bool> {
+    Ok(search.has_found() && contains(&mut diff.reader()?, BINARY_MARK)?)
 }
 
 /// Whether a stream contains `mark` at the start of a line.

@@ -7,7 +7,9 @@
 //! Rules of length: a value of one to three bytes is removed in its literal form only, because
 //! its encodings would match nearly everything; an empty value is nothing and is not removed.
 //! A value with several lines is also removed line by line (lines from eight bytes on), because
-//! a diff puts its own marks between them.
+//! a diff puts its own marks between them; shorter lines are removed where all of them stand
+//! below each other.
+//! Of a stream that was cut off, an end that may be the beginning of a value is removed as well.
 //!
 //! What it cannot stop: a program that encodes a value in a way not listed at `forms`, or
 //! spreads it over several places. Redaction prevents accidents; the network rules prevent theft.
@@ -16,12 +18,14 @@ mod forms;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, BuildError, MatchKind};
 use thiserror::Error;
 use warrant_protocol::port::SecretValue;
+
+/// The beginning of a secret that was cut off is removed from this many bytes on.
+const SHORTEST_BEGUN: usize = 4;
 
 /// The patterns could not be built; nothing may be shown or stored without them.
 #[derive(Debug, Error)]
@@ -43,7 +47,7 @@ struct Patterns {
     /// Indices of `forms` by their first byte.
     by_first: Vec<Vec<usize>>,
     /// What each form is replaced by.
-    replacements: Vec<Arc<[u8]>>,
+    replacements: Vec<Vec<u8>>,
 }
 
 impl fmt::Debug for Redactor {
@@ -62,10 +66,10 @@ impl Redactor {
         let mut forms = Vec::new();
         let mut replacements = Vec::new();
         for secret in secrets {
-            let replacement: Arc<[u8]> = format!("[REDACTED:{}]", secret.name).into_bytes().into();
-            for form in forms::of(&secret.value) {
+            let placeholder = format!("[REDACTED:{}]", secret.name);
+            for (form, replacement) in forms::of(&secret.value, &placeholder) {
                 forms.push(form);
-                replacements.push(Arc::clone(&replacement));
+                replacements.push(replacement);
             }
         }
         if forms.is_empty() {
@@ -104,17 +108,10 @@ impl Redactor {
         self.patterns.as_ref().is_some_and(|patterns| patterns.exact.is_match(bytes))
     }
 
-    /// Returns whether a stream contains a form of a secret, without holding it in memory.
-    ///
-    /// # Errors
-    /// The error of the reader.
-    pub fn finds_in(&self, reader: impl io::Read) -> io::Result<bool> {
-        match &self.patterns {
-            Some(patterns) => {
-                Ok(patterns.exact.stream_find_iter(reader).next().transpose()?.is_some())
-            }
-            None => Ok(false),
-        }
+    /// Returns a search for secrets in content that is shown piece by piece.
+    #[must_use]
+    pub fn search(&self) -> Search {
+        Search { redactor: self.clone(), state: Mutex::default() }
     }
 
     /// Returns `bytes` without any form of a secret.
@@ -214,19 +211,57 @@ impl Patterns {
         let tails = (first_start..bytes.len()).map(|start| (start, bytes.get(start..)));
         for (start, tail) in tails {
             let Some(tail) = tail else { continue };
-            if self.begins_a_form(tail) {
+            if self.begun_form(tail).is_some() {
                 return start;
             }
         }
         bytes.len()
     }
 
-    fn begins_a_form(&self, tail: &[u8]) -> bool {
-        let bucket = tail.first().and_then(|first| self.by_first.get(usize::from(*first)));
-        bucket.is_some_and(|bucket| {
-            let mut forms = bucket.iter().filter_map(|index| self.forms.get(*index));
-            forms.any(|form| form.len() > tail.len() && form.starts_with(tail))
-        })
+    /// Returns a form that `tail` is the beginning of, and not the whole.
+    fn begun_form(&self, tail: &[u8]) -> Option<usize> {
+        let bucket = tail.first().and_then(|first| self.by_first.get(usize::from(*first)))?;
+        let is_begun = |index: &usize| {
+            let form = self.forms.get(*index);
+            form.is_some_and(|form| form.len() > tail.len() && form.starts_with(tail))
+        };
+        bucket.iter().copied().find(is_begun)
+    }
+}
+
+/// Looks for secrets in content that is shown piece by piece, and holds none of it.
+#[derive(Debug)]
+pub struct Search {
+    redactor: Redactor,
+    state: Mutex<Searched>,
+}
+
+#[derive(Debug, Default)]
+struct Searched {
+    /// The end of what was shown, in which a form may have begun.
+    end: Vec<u8>,
+    has_found: bool,
+}
+
+impl Search {
+    /// Looks at the next piece.
+    pub fn look_at(&self, bytes: &[u8]) {
+        let Some(patterns) = &self.redactor.patterns else { return };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.has_found {
+            return;
+        }
+        state.end.extend_from_slice(bytes);
+        state.has_found = patterns.exact.is_match(&state.end);
+        let keep = patterns.exact.max_pattern_len().saturating_sub(1).min(state.end.len());
+        let past = state.end.len() - keep;
+        state.end.drain(..past);
+    }
+
+    /// Returns whether a form of a secret was in it.
+    #[must_use]
+    pub fn has_found(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).has_found
     }
 }
 
@@ -258,6 +293,25 @@ impl RedactStream {
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         if let Some(patterns) = self.redactor.patterns.clone() {
             self.emit(&patterns, self.held.len(), out);
+        }
+    }
+
+    /// Appends the rest to `out`: more would have come, and nobody took it. An end that may be
+    /// the beginning of a secret is removed.
+    pub fn finish_cut_off(&mut self, out: &mut Vec<u8>) {
+        let begun = self.redactor.patterns.as_ref().and_then(|patterns| {
+            let form = patterns.begun_form(&self.held)?;
+            Some(patterns.replacement(form).to_vec())
+        });
+        match begun.filter(|_| self.held.len() >= SHORTEST_BEGUN) {
+            Some(replacement) => {
+                if self.covered == 0 {
+                    out.extend_from_slice(&replacement);
+                }
+                self.held.clear();
+                self.covered = 0;
+            }
+            None => self.finish(out),
         }
     }
 

@@ -22,7 +22,7 @@ use warrant_protocol::{
     Signed, Signer, SigningKey, Timestamp, Usage, fold,
 };
 use warrant_sandbox::{Backend, Cancel, Gate, Plan, RunReport, Stdin, Stream, TtySize};
-use warrant_workspace::{Progress, Step};
+use warrant_workspace::{Progress, Step, TreePath};
 
 use crate::door::verify_contract;
 use crate::fit;
@@ -123,6 +123,16 @@ pub struct Ended {
     pub unpacked: Option<String>,
     /// What of the boundary could not be taken down; the receipt says it, too.
     pub left_behind: Option<String>,
+    /// Takes the secrets it had out of what is told of it.
+    redactor: Redactor,
+}
+
+impl Ended {
+    /// Returns a path that it changed, for people: without the secrets it had.
+    #[must_use]
+    pub fn name_of(&self, path: &TreePath) -> String {
+        self.redactor.redact_text(&path.to_string())
+    }
 }
 
 /// Why a run has no receipt of this runner. The plane seals it when the lease is over.
@@ -134,6 +144,9 @@ pub enum RunError {
     /// The plane did not take the receipt.
     #[error("the receipt was not taken")]
     Plane(#[source] PlaneError),
+    /// The plane recorded neither start nor receipt.
+    #[error("the start cannot be recorded, so nothing ran")]
+    NotStarted(#[source] PlaneError),
     /// The end could not be recorded.
     #[error("the end cannot be recorded")]
     Event(#[from] InvalidEvent),
@@ -313,9 +326,8 @@ impl Room<'_> {
         let log = plane.new_blob(&self.lease.key)?;
         let sink = RunSink::new(observer, redactor.clone(), log);
         let report = self.backend.run_gated(plan, gate, (&sink, cancel))?;
-        let taken = sink
-            .finish(report.stdout, report.stderr)
-            .map_err(|_| Halt::internal("the output could not be kept"))?;
+        let taken =
+            sink.finish(&report).map_err(|_| Halt::internal("the output could not be kept"))?;
         Ok((report, taken))
     }
 }
@@ -434,13 +446,25 @@ fn seal(
         surroundings.plane.complete(&lease.key, journal.untold(), receipt).map_err(|error| {
             match error {
                 PlaneError::Fenced(run) => RunError::Fenced(run),
-                // What is missing now is missing because of it.
-                other => RunError::Plane(first_failure.unwrap_or(other)),
+                // What is missing now is missing because of the first failure.
+                other if journal.is_started() => RunError::Plane(first_failure.unwrap_or(other)),
+                other => RunError::NotStarted(first_failure.unwrap_or(other)),
             }
         })?;
     let run = lease.key.run.clone();
     let began = journal.begun();
-    Ok(Ended { run, began, outcome, message, usage, receipt, upper, unpacked, left_behind })
+    Ok(Ended {
+        run,
+        began,
+        outcome,
+        message,
+        usage,
+        receipt,
+        upper,
+        unpacked,
+        left_behind,
+        redactor,
+    })
 }
 
 /// Returns who cancelled a run.

@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use sha2::Digest as _;
 use warrant_protocol::event::{NetworkVerdict, StreamSummary};
 use warrant_protocol::port::{BlobRef, BlobWrite};
-use warrant_protocol::{Digest, Event};
-use warrant_sandbox::{NetworkDecision, Sink, Stream, StreamDigest};
+use warrant_protocol::{Digest, Event, Outcome};
+use warrant_sandbox::{NetworkDecision, RunReport, Sink, Stream};
 
 use crate::redact::{RedactStream, Redactor};
 use crate::run::Observer;
@@ -97,12 +97,18 @@ impl<'a> RunSink<'a> {
     }
 
     /// Lets out what was held back and returns what was taken.
-    pub(crate) fn finish(self, stdout: StreamDigest, stderr: StreamDigest) -> io::Result<Taken> {
+    pub(crate) fn finish(self, report: &RunReport) -> io::Result<Taken> {
         let Self { observer, state, .. } = self;
+        let RunReport { stdout, stderr, outcome, .. } = report;
         let mut state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        for stream in [Stream::Stdout, Stream::Stderr] {
+        for (stream, digest) in [(Stream::Stdout, stdout), (Stream::Stderr, stderr)] {
             let mut rest = Vec::new();
-            state.channel(stream).redact.finish(&mut rest);
+            let redact = &mut state.channel(stream).redact;
+            // SECURITY: a limit or a kill may come in the middle of a secret.
+            match outcome {
+                Outcome::Exited { .. } if !digest.truncated => redact.finish(&mut rest),
+                _ => redact.finish_cut_off(&mut rest),
+            }
             state.keep(stream, &rest)?;
             if !rest.is_empty() {
                 // Nobody reads any more; the record is complete all the same.

@@ -110,6 +110,7 @@ impl Bench {
             scratch: &self.top.join("scratch"),
             limits: TreeLimits::generous(),
             progress: &quiet,
+            watch: &|_| {},
         };
         let ours = best(|_| assert_eq!(collect(&checkout, &options).unwrap().changes.len(), 11));
         row("collect", ours, best(|_| self.git_collect()), 123);
@@ -122,6 +123,7 @@ impl Bench {
             scratch: &self.top.join("scratch"),
             limits: TreeLimits::generous(),
             progress: &quiet,
+            watch: &|_| {},
         };
         let taken = best(|round| match phase {
             "capture" => drop(self.capture()),
@@ -218,6 +220,7 @@ fn large(top: &Path) {
         scratch: &top.join("scratch"),
         limits: TreeLimits::generous(),
         progress: &quiet,
+        watch: &|_| {},
     };
     let started = Instant::now();
     let collected = collect(&checkout, &options).unwrap();

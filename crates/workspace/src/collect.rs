@@ -35,6 +35,24 @@ pub struct CollectOptions<'a> {
     pub limits: TreeLimits,
     /// Told how far it is.
     pub progress: Progress<'a>,
+    /// Shown every content that the diff is made from, what was and what is, because the diff
+    /// holds both and may have them compressed.
+    pub watch: Watch<'a>,
+}
+
+/// Is shown content, piece by piece.
+pub type Watch<'a> = &'a (dyn Fn(&[u8]) + Sync);
+
+/// A source whose content is shown while it is read.
+struct Watched<'a>(&'a mut dyn Read, Watch<'a>);
+
+impl Read for Watched<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Self(source, watch) = self;
+        let count = source.read(buffer)?;
+        watch(buffer.get(..count).unwrap_or_default());
+        Ok(count)
+    }
 }
 
 /// Why nothing was collected.
@@ -93,7 +111,7 @@ pub fn collect(
             State::Unread(why) => unread.push(Unread { path: path.clone(), why }),
             State::Different => {
                 let new = keeper.keep(&checkout.root, &path)?;
-                let old = old_version(checkout, &keeper.patcher, &path)?;
+                let old = keeper.old_version(checkout, &path)?;
                 keeper.patcher.add(path.clone(), old, Some(new));
             }
         }
@@ -110,7 +128,7 @@ pub fn collect(
         file.mode != FileMode::Submodule && !seen.contains(*path) && !is_closed(path)
     });
     for (path, _) in gone {
-        let old = old_version(checkout, &keeper.patcher, path)?;
+        let old = keeper.old_version(checkout, path)?;
         keeper.patcher.add(path.clone(), old, None);
     }
     finish(keeper.patcher, unread)
@@ -284,16 +302,22 @@ fn special(at: &OwnedFd, path: &TreePath) -> io::Result<State> {
 }
 
 /// Stores versions until the limit on bytes.
-struct Keeper {
+struct Keeper<'a> {
     patcher: Patcher,
     left: u64,
     limits: TreeLimits,
+    watch: Watch<'a>,
 }
 
-impl Keeper {
-    fn new(options: &CollectOptions<'_>) -> Self {
+impl<'a> Keeper<'a> {
+    fn new(options: &CollectOptions<'a>) -> Self {
         let patcher = Patcher::new(options.scratch);
-        Self { patcher, left: options.limits.bytes, limits: options.limits }
+        let CollectOptions { limits, watch, .. } = *options;
+        Self { patcher, left: limits.bytes, limits, watch }
+    }
+
+    fn store(&self, mode: FileMode, source: &mut dyn Read, bytes: u64) -> io::Result<Version> {
+        self.patcher.store(mode, &mut Watched(source, self.watch), bytes)
     }
 
     /// Stores what lies at `path`, which was a file or link a moment ago.
@@ -319,7 +343,7 @@ impl Keeper {
             Node::Link(_) => {
                 let target = root.link(path).map_err(WalkError::at(Some(path)))?;
                 let bytes = target.len() as u64;
-                let stored = self.patcher.store(FileMode::Symlink, &mut target.as_slice(), bytes);
+                let stored = self.store(FileMode::Symlink, &mut target.as_slice(), bytes);
                 Ok(Ok(Some(stored.map_err(CollectError::Scratch)?)))
             }
             Node::File(facts) if facts.bytes > self.limits.file_bytes => {
@@ -336,30 +360,30 @@ impl Keeper {
                 let left = self.left.checked_sub(facts.bytes);
                 self.left = left.ok_or(LimitExceeded::Bytes(self.limits.bytes))?;
                 let mode = FileMode::of_permissions(facts.permissions);
-                let stored = self.patcher.store(mode, &mut file, facts.bytes);
+                let stored = self.store(mode, &mut file, facts.bytes);
                 Ok(Ok(Some(stored.map_err(WalkError::at(Some(path)))?)))
             }
         }
     }
-}
 
-/// Stores the base version of a path; of a large one only its name is needed.
-fn old_version(
-    checkout: &Checkout,
-    patcher: &Patcher,
-    path: &TreePath,
-) -> Result<Option<Version>, CollectError> {
-    let Some(base) = checkout.base.get(path) else { return Ok(None) };
-    let (_, bytes) = checkout.pack.stat(base.oid).ok_or(PackError::Missing(base.oid))?;
-    if bytes > LARGE_BYTES {
-        let mut sink = Sha256Sink::default();
-        checkout.pack.copy_blob(base.oid, &mut sink)?;
-        let stored = StoredBlob { digest: sink.digest(), bytes };
-        return Ok(Some(Version { mode: base.mode, oid: base.oid, stored }));
+    /// Stores the base version of a path; of a large one only its name is needed.
+    fn old_version(
+        &self,
+        checkout: &Checkout,
+        path: &TreePath,
+    ) -> Result<Option<Version>, CollectError> {
+        let Some(base) = checkout.base.get(path) else { return Ok(None) };
+        let (_, bytes) = checkout.pack.stat(base.oid).ok_or(PackError::Missing(base.oid))?;
+        if bytes > LARGE_BYTES {
+            let mut sink = Sha256Sink::default();
+            checkout.pack.copy_blob(base.oid, &mut sink)?;
+            let stored = StoredBlob { digest: sink.digest(), bytes };
+            return Ok(Some(Version { mode: base.mode, oid: base.oid, stored }));
+        }
+        let content = checkout.pack.read(base.oid, ObjectKind::Blob)?;
+        let version = self.store(base.mode, &mut content.as_ref().take(bytes), bytes);
+        Ok(Some(version.map_err(CollectError::Scratch)?))
     }
-    let content = checkout.pack.read(base.oid, ObjectKind::Blob)?;
-    let version = patcher.store(base.mode, &mut content.as_ref().take(bytes), bytes);
-    Ok(Some(version.map_err(CollectError::Scratch)?))
 }
 
 #[derive(Default)]

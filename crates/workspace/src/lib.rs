@@ -35,7 +35,7 @@ pub use capture::{
     CaptureError, CaptureOptions, Captured, DEFAULT_DENY, History, capture, capture_folder,
 };
 pub use change::{Change, ChangeKind, Collected, Diff, Unread, WhyUnread};
-pub use collect::{CollectError, CollectOptions, collect, collect_overlay};
+pub use collect::{CollectError, CollectOptions, Watch, collect, collect_overlay};
 pub use continuation::{
     CheckpointParts, ContinuationError, make_checkpoint, open_envelope, open_tool_journal,
     store_envelope,

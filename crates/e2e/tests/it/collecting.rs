@@ -205,8 +205,12 @@ fn falls_in_the_tier(attack: &Attack) -> bool {
     assert_eq!(report.outcome, Outcome::Exited { code: 0 }, "{}", attack.name);
     let lower = fs::File::open(place.at("workspace")).unwrap();
     let scratch = place.at("scratch");
-    let options =
-        CollectOptions { scratch: &scratch, limits: TreeLimits::generous(), progress: &quiet };
+    let options = CollectOptions {
+        scratch: &scratch,
+        limits: TreeLimits::generous(),
+        progress: &quiet,
+        watch: &|_| {},
+    };
     let mut collected = collect_overlay(lower.as_fd(), report.upper.unwrap().as_fd(), &options);
     let diff = collected.as_mut().ok().and_then(|collected| collected.diff.take());
     let diff = diff.map(|diff| String::from_utf8_lossy(&diff.to_vec().unwrap()).into_owned());

@@ -114,6 +114,33 @@ fn a_binary_file_cannot_smuggle_a_secret_through_the_diff() {
 }
 
 #[test]
+fn a_binary_file_that_held_a_secret_cannot_smuggle_it_through_the_diffs_way_back() {
+    for is_deleted in [true, false] {
+        let house = House::new();
+        house.plane.secrets().set(&"TOKEN".parse().unwrap(), VALUE, now()).unwrap();
+        let before = [b"\0\x01\x02", VALUE.as_bytes(), b"\0"].concat();
+        fs::write(house.workspace.path().join("blob.bin"), before).unwrap();
+        let upper = tempfile::tempdir().unwrap();
+        let after = upper.path().join("blob.bin");
+        if is_deleted {
+            let device = rustix::fs::makedev(0, 0);
+            let kind = rustix::fs::FileType::CharacterDevice;
+            let none = rustix::fs::Mode::empty();
+            rustix::fs::mknodat(rustix::fs::CWD, &after, kind, none, device).unwrap();
+        } else {
+            fs::write(after, b"\0\x01harmless\0").unwrap();
+        }
+        let mut backend = TestBackend::new();
+        backend.upper = Some(upper.path().to_owned());
+        let mut wanted = request("true");
+        wanted.secret_names = vec!["TOKEN".parse().unwrap()];
+        let ended = house.run(wanted, &backend);
+        assert!(ended.message.contains("withheld"), "{}", ended.message);
+        assert_eq!(ended.receipt.body().workspace_out.diff_hash, None);
+    }
+}
+
+#[test]
 fn a_diff_without_secrets_is_kept_byte_for_byte() {
     let house = House::new();
     let mut backend = TestBackend::new();

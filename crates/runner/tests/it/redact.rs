@@ -126,6 +126,67 @@ fn the_lines_of_a_key_are_removed_from_a_diff() {
 }
 
 #[test]
+fn short_lines_of_a_value_are_removed_from_a_diff_and_a_terminal() {
+    let pairs = [("KEY", "ab12\ncd34\nef56")];
+    let hidden = "+[REDACTED:KEY]\n+[REDACTED:KEY]\n+[REDACTED:KEY]\n";
+    check(&pairs, b"+ab12\n+cd34\n+ef56\n", hidden.as_bytes());
+    check(&pairs, b"-ab12\n-cd34\n-ef56\n", hidden.replace('+', "-").as_bytes());
+    let shown = "[REDACTED:KEY]\r\n[REDACTED:KEY]\r\n[REDACTED:KEY]\r\n";
+    check(&pairs, b"ab12\r\ncd34\r\nef56\r\n", shown.as_bytes());
+}
+
+#[test]
+fn white_space_around_a_value_does_not_hide_it() {
+    let pairs = [("TOKEN", " s3cr3t\n")];
+    check(&pairs, b"[s3cr3t]", b"[[REDACTED:TOKEN]]");
+    check(&pairs, b"733363723374", b"[REDACTED:TOKEN]");
+}
+
+#[test]
+fn a_quoted_path_and_an_address_do_not_hide_a_value() {
+    let value = "a\u{7}b\u{8}c\u{b}d\u{c}e\r<f>&/ü";
+    for form in [
+        r"a\ab\bc\vd\fe\r<f>&/\303\274",
+        r"a\007b\010c\013d\014e\015<f>&/\303\274",
+        r"a\u0007b\bc\u000bd\fe\r\u003cf\u003e\u0026/ü",
+        "a%07b%08c%0Bd%0Ce%0D%3Cf%3E%26/%C3%BC",
+        "a%07b%08c%0Bd%0Ce%0D%3Cf%3E&/%C3%BC",
+    ] {
+        check(&[("TOKEN", value)], form.as_bytes(), b"[REDACTED:TOKEN]");
+    }
+}
+
+#[test]
+fn a_secret_that_was_cut_off_leaves_no_beginning() {
+    let redactor = redactor(&[("TOKEN", "hunter2hunter2")]);
+    let cut_off = |input: &[u8]| {
+        let mut stream = redactor.stream();
+        let mut out = Vec::new();
+        stream.push(input, &mut out);
+        stream.finish_cut_off(&mut out);
+        String::from_utf8(out).unwrap()
+    };
+    assert_eq!(cut_off(b"it is hunter2hunter"), "it is [REDACTED:TOKEN]");
+    assert_eq!(cut_off(b"it is 68756e746572"), "it is [REDACTED:TOKEN]");
+    assert_eq!(cut_off(b"we went to hun"), "we went to hun", "three bytes tell nothing");
+    assert_eq!(cut_off(b"we went hunting"), "we went hunting");
+}
+
+#[test]
+fn a_search_finds_what_was_split_over_pieces() {
+    let redactor = redactor(&[("TOKEN", "hunter2hunter2")]);
+    let finds = |input: &[u8], size: usize| {
+        let search = redactor.search();
+        input.chunks(size).for_each(|piece| search.look_at(piece));
+        search.has_found()
+    };
+    for size in [1, 3, 7, 64] {
+        assert!(finds(b"xx hunter2hunter2 yy", size), "in pieces of {size}");
+        assert!(!finds(b"xx hunter2hunter3 yy", size), "in pieces of {size}");
+    }
+}
+
+#[test]
 fn a_host_is_redacted_whatever_its_case() {
     let redactor = redactor(&[("TOKEN", "AbCdEf123456")]);
     assert_eq!(redactor.redact_host("abcdef123456.evil.example"), "[REDACTED:TOKEN].evil.example");

@@ -106,7 +106,7 @@ impl Fixture {
 
     pub fn collect_options(&self) -> CollectOptions<'static> {
         let scratch = Box::leak(Box::new(self.path("scratch")));
-        CollectOptions { scratch, limits: TreeLimits::generous(), progress: &quiet }
+        CollectOptions { scratch, limits: TreeLimits::generous(), progress: &quiet, watch: &|_| {} }
     }
 
     /// Applies a diff with stock git to a fresh clone of the base and returns the tree.
