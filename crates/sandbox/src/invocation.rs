@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::json;
@@ -10,6 +11,13 @@ use warrant_protocol::{Limits, SecretName};
 
 use crate::neighbors::Neighborhood;
 use crate::port::Refusal;
+
+/// Returns a path as a plan has it. A name that is no text is told by its bytes: a program may have
+/// made it, and a plan of it must exist all the same.
+pub(crate) fn shown(path: &Path) -> String {
+    let bytes = || path.as_os_str().as_bytes().escape_ascii().to_string();
+    path.to_str().map_or_else(bytes, str::to_owned)
+}
 
 /// One program and everything it may have. Built by the runner from a contract.
 #[derive(Debug, Clone)]

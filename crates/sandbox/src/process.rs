@@ -21,6 +21,7 @@ use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, L
 
 use crate::cgroup::{Cgroups, Counts};
 use crate::door::{self, Door};
+use crate::invocation::shown;
 use crate::namespace::{c_path, environment, program, provider_version};
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
 use crate::started::Started;
@@ -161,7 +162,7 @@ fn artifact(invocation: &Invocation) -> Value {
     let env = env.iter().map(|variable| variable.value.shown(&variable.name));
     json!({
         "provider": "process",
-        "cwd": invocation.cwd,
+        "cwd": shown(&invocation.cwd),
         "environment": env.collect::<Vec<_>>(),
         "limits": invocation.limits,
         "network": match &invocation.network {

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use warrant_jail::{Attributes, Entry, HostPath, Identity, Listener, ListenerKind, Mount, Source};
 
 use crate::door;
+use crate::invocation::shown;
 use crate::namespace::identity::Identities;
 use crate::namespace::layout::{self, Layout, MountKind, Piece, PlannedMount, System, Wanted};
 use crate::namespace::masks::{self, Masks};
@@ -290,11 +291,11 @@ impl Lowered {
                 "argv": self.argv.iter().map(|text| text.to_string_lossy()).collect::<Vec<_>>(),
                 "candidates":
                     self.candidates.iter().map(|text| text.to_string_lossy()).collect::<Vec<_>>(),
-                "cwd": self.cwd,
+                "cwd": shown(&self.cwd),
             },
             "environment": env.collect::<Vec<_>>(),
             "workspace": {
-                "path": self.workspace.path,
+                "path": shown(&self.workspace.path),
                 "access": match invocation.files.access {
                     WorkspaceAccess::ReadOnly => "read-only",
                     WorkspaceAccess::Overlay => "overlay",
@@ -302,9 +303,9 @@ impl Lowered {
                 },
             },
             "mounts": mounts.map(describe).collect::<Vec<_>>(),
-            "places": self.places.iter().map(|(_, inside)| inside).collect::<Vec<_>>(),
-            "hiddenNames": self.masks.hidden_names(),
-            "writable": self.layout.writable,
+            "places": self.places.iter().map(|(_, inside)| shown(inside)).collect::<Vec<_>>(),
+            "hiddenNames": all_shown(self.masks.hidden_names()),
+            "writable": all_shown(&self.layout.writable),
             "network": network,
             "listeners":
                 self.listeners.iter().map(|listener| format!("{:?} {}", listener.kind, listener.address)).collect::<Vec<_>>(),
@@ -401,11 +402,16 @@ const fn attributes(kind: &MountKind) -> Attributes {
 fn describe(mount: &PlannedMount) -> Value {
     let attributes = attributes(&mount.kind);
     json!({
-        "target": mount.target,
+        "target": shown(&mount.target),
         "kind": mount.kind.as_str(),
         "writable": attributes.writable,
         "executable": attributes.executable,
     })
+}
+
+/// Returns paths as the plan has them.
+fn all_shown(paths: &[PathBuf]) -> Vec<String> {
+    paths.iter().map(|path| shown(path)).collect()
 }
 
 fn relative(path: &Path) -> io::Result<CString> {
