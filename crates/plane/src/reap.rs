@@ -49,8 +49,13 @@ impl EmbeddedPlane {
                 RunState::AwaitingApproval => run.deadline.is_some_and(|until| until <= now),
                 _ => self.is_abandoned(&run, now)?,
             };
-            if is_over && self.seal_one(&run, now)? {
-                self.remove_session(&run.id);
+            if !is_over {
+                continue;
+            }
+            // First, because whoever is killed after the seal leaves nobody who would look here
+            // again, and what lies here is as the program wrote it, secrets and all.
+            self.remove_session(&run.id);
+            if self.seal_one(&run, now)? {
                 sealed.push(run.id);
             }
         }
@@ -235,7 +240,7 @@ impl EmbeddedPlane {
     /// Removes what a run kept on disk while it was running.
     fn remove_session(&self, run: &RunId) {
         let dir = self.home().sessions().join(run.as_str());
-        // Leftovers cost space, not truth; the next start tries again.
+        // Leftovers cost space, not truth.
         let _ = fs::remove_dir_all(dir);
     }
 }

@@ -67,6 +67,10 @@ pub use records::{NewRecord, RecordRow, SessionRow};
 pub use retention::{BLOB_GRACE_MS, Swept};
 pub use snapshots::PolicyRow;
 
+/// How long whoever wants to write waits for other processes. Two hundred that start at once on a
+/// machine with a slow disk take half a minute for their commits, and the lock knows no order.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Pages of the log before they are moved into the database; a fresh process reads the log once.
 const LOG_PAGES: u32 = 100;
 
@@ -194,7 +198,7 @@ impl Store {
         let has_log = dir.join("plane.db-wal").exists();
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let writer = Connection::open_with_flags(&path, flags)?;
-        writer.busy_timeout(Duration::from_secs(10))?;
+        writer.busy_timeout(PATIENCE)?;
         // A checkpoint at every exit of a short process would cost more than its whole run.
         writer.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         // Without this a statement is compiled anew whenever a value is bound that could change
@@ -322,7 +326,7 @@ impl Core {
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&self.path, flags)?;
-        connection.busy_timeout(Duration::from_secs(10))?;
+        connection.busy_timeout(PATIENCE)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         Ok(connection)
