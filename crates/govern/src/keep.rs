@@ -16,6 +16,9 @@ use warrant_workspace::{
 
 use crate::desk::Desk;
 
+/// How many changes of a workspace can be undone, one after the other; an agent makes thousands.
+pub const KEPT_CHANGES: usize = 100;
+
 /// Where writes to the workspace go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -47,7 +50,8 @@ pub enum Kept {
         gated: Vec<Gated>,
         /// What somebody else changed since the run began, and is as they left it.
         conflicts: Vec<TreePath>,
-        /// What cannot be brought home whatever policy says: pipes, devices, files too large.
+        /// What cannot be brought home whatever policy says: pipes, devices, files too large or
+        /// closed to everyone.
         left_out: Vec<NotExported>,
     },
 }
@@ -91,9 +95,13 @@ pub fn after(desk: &Desk, workspace: &Path, mode: Mode, ended: &Ended) -> Result
     };
     let plan = plan_export(root.as_fd(), upper.as_fd(), &options)?;
     let (gated, conflicts) = (plan.gated.clone(), plan.conflicts.clone());
-    let left_out = plan.not_exported.clone();
+    let mut left_out = plan.not_exported.clone();
     let (journal, _) = open_journal(desk, workspace)?;
     let exported = apply_export(plan, workspace, upper.as_fd(), &journal)?;
+    // SECURITY: what a program wrote into the workspace may be a secret it had, and is kept there
+    // alone.
+    journal.tidy(KEPT_CHANGES)?;
+    left_out.extend(exported.left_out);
     let (paths, change) = (exported.paths, exported.change);
     Ok(Kept::Exported { paths, change, gated, conflicts, left_out })
 }

@@ -60,6 +60,23 @@ pub enum NotExported {
         /// Its size.
         bytes: u64,
     },
+    /// A file that the program closed to everyone, where whoever exports is not root.
+    Closed {
+        /// Which.
+        path: TreePath,
+    },
+}
+
+impl NotExported {
+    /// Returns which, and for people why: "it is …".
+    #[must_use]
+    pub const fn told(&self) -> (&TreePath, &'static str) {
+        match self {
+            Self::Special { path, .. } => (path, "no file"),
+            Self::TooLarge { path, .. } => (path, "too large"),
+            Self::Closed { path } => (path, "closed to everyone"),
+        }
+    }
 }
 
 /// What an export would do.
@@ -130,6 +147,8 @@ pub struct Exported {
     pub paths: Vec<TreePath>,
     /// The change that [`Journal::undo`] takes back.
     pub change: ChangeId,
+    /// What could not be read, and stays as it was.
+    pub left_out: Vec<NotExported>,
 }
 
 /// Does what the plan says; afterwards [`Journal::undo`] can put everything back.
@@ -148,6 +167,7 @@ pub fn apply_export(
     let owner = root_owner(&lower).map_err(ExportError::Open)?;
     let mut store = journal.prepare()?;
     let mut rows = Vec::with_capacity(plan.rows.len());
+    let mut left_out = Vec::new();
     for planned in plan.rows {
         let path = planned.path;
         let failed = |error| ExportError::Journal(WalkError::at(Some(&path))(error).into());
@@ -162,8 +182,15 @@ pub fn apply_export(
             Node::Absent => Ok(PathState::Absent),
             node => store.keep_node(&upper, &path, node),
         };
-        let after = after
-            .map_err(|error| ExportError::Journal(WalkError::at(Some(&path))(error).into()))?;
+        let after = match after {
+            // SECURITY: one such file must not keep everything else from being exported.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                left_out.push(NotExported::Closed { path });
+                continue;
+            }
+            after => after
+                .map_err(|error| ExportError::Journal(WalkError::at(Some(&path))(error).into()))?,
+        };
         let after = exported_state(after, &before, owner);
         if !is_unchanged(&before, &after) {
             rows.push(Row { path, before, after });
@@ -171,7 +198,7 @@ pub fn apply_export(
     }
     let paths = rows.iter().map(|row| row.path.clone()).collect();
     let change = journal.apply(&lower, "export", Prepared { store, rows })?;
-    Ok(Exported { paths, change })
+    Ok(Exported { paths, change, left_out })
 }
 
 /// Returns whether a copy made by the overlay differs from what it copies in nothing that counts.

@@ -21,6 +21,7 @@ mod state;
 mod store;
 mod undo;
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -179,15 +180,26 @@ impl Journal {
         ContentStore::create(&path).map_err(io_at(&path))
     }
 
-    /// Forgets changes older than the newest `kept`.
+    /// Forgets changes older than the newest `kept`, and contents that nothing needs any more:
+    /// what the last change made is in the workspace, and what was undone is nowhere.
     ///
     /// # Errors
     /// When one cannot be removed.
-    pub fn forget(&self, kept: usize) -> Result<(), JournalError> {
+    pub fn tidy(&self, kept: usize) -> Result<(), JournalError> {
         let entries = self.entries()?;
-        let count = entries.len().saturating_sub(kept);
-        for (_, path) in entries.into_iter().take(count) {
-            fs::remove_dir_all(&path).map_err(io_at(&path))?;
+        let old = entries.len().saturating_sub(kept);
+        let last = entries.len().saturating_sub(1);
+        for (place, (_, path)) in entries.iter().enumerate() {
+            match status_of(path)? {
+                Some(Status::Applied | Status::Undone) if place < old => {
+                    // Without a status the rest is dropped by the next call.
+                    remove_durably(&path.join("status"))?;
+                    fs::remove_dir_all(path).map_err(io_at(path))?;
+                }
+                Some(Status::Applied) if place == last => drop_new_contents(path)?,
+                Some(Status::Undone) => drop_contents(path)?,
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -292,6 +304,43 @@ fn status_of(entry: &Path) -> Result<Option<Status>, JournalError> {
 
 fn set_status(entry: &Path, status: Status) -> Result<(), JournalError> {
     write_durably(&entry.join("status"), status.as_str().as_bytes())
+}
+
+/// Removes the contents of a change that was made, but for those that undo puts back.
+fn drop_new_contents(entry: &Path) -> Result<(), JournalError> {
+    let rows = read_record(entry)?.rows;
+    let number = |state: &PathState| match state {
+        PathState::File { content, .. } => *content,
+        _ => None,
+    };
+    let needed: HashSet<u64> = rows.iter().filter_map(|row| number(&row.before)).collect();
+    let made = rows.iter().filter_map(|row| number(&row.after));
+    for unneeded in made.filter(|number| !needed.contains(number)) {
+        remove_if_there(&store::content_path(entry, unneeded))?;
+    }
+    Ok(())
+}
+
+/// Removes the contents of a change that was taken back.
+fn drop_contents(entry: &Path) -> Result<(), JournalError> {
+    let contents = entry.join("content");
+    match fs::remove_dir_all(&contents) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(&contents)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn remove_if_there(path: &Path) -> Result<(), JournalError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn remove_durably(path: &Path) -> Result<(), JournalError> {
+    remove_if_there(path)?;
+    let directory = path.parent().unwrap_or_else(|| Path::new("."));
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(io_at(path))
 }
 
 /// Replaces a file so that after a crash it is the old or the new one, never a part.

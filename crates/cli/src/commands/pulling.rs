@@ -17,7 +17,7 @@ use crate::exit::{Exit, Misuse};
 use crate::progress::Meter;
 use crate::ui;
 use warrant_govern::Desk;
-use warrant_govern::keep::{gate, open_journal};
+use warrant_govern::keep::{KEPT_CHANGES, gate, open_journal};
 
 /// `warrant pull`.
 pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
@@ -222,5 +222,7 @@ pub(crate) fn undo(desk: &Desk, arguments: &Undo) -> anyhow::Result<Exit> {
 
 fn put_back(desk: &Desk, workspace: &Path, changed: Changed) -> Result<Undone, UndoError> {
     let (journal, _) = open_journal(desk, workspace)?;
-    journal.undo(workspace, changed)
+    let undone = journal.undo(workspace, changed)?;
+    journal.tidy(KEPT_CHANGES)?;
+    Ok(undone)
 }

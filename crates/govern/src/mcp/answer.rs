@@ -4,6 +4,7 @@ use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
 use serde_json::{Map, Value, json};
 use warrant_plane::Judgment;
 use warrant_protocol::{RunId, Timestamp};
+use warrant_runner::run::Ended;
 use warrant_workspace::{Gated, NotExported, TreePath, Verdict};
 
 use crate::desk::{Desk, Permit};
@@ -165,7 +166,7 @@ pub(crate) fn allowed(desk: &Desk) -> Vec<String> {
 }
 
 /// Returns what became of a run's writes, as lines and as facts.
-pub(crate) fn writes(kept: &Kept) -> (Vec<String>, Value) {
+pub(crate) fn writes(kept: &Kept, ended: &Ended) -> (Vec<String>, Value) {
     match kept {
         Kept::Nothing => (Vec::new(), json!({"writes": "none"})),
         Kept::AsDiff(diff) => {
@@ -177,8 +178,13 @@ pub(crate) fn writes(kept: &Kept) -> (Vec<String>, Value) {
             (vec![line], json!({"writes": "rolled-back"}))
         }
         Kept::Exported { paths, gated, conflicts, left_out, .. } => {
-            let (mut lines, mut facts) = exported((paths, conflicts), gated);
-            let unkept: Vec<(String, &str)> = left_out.iter().map(unkept).collect();
+            let name = |path: &TreePath| ended.name_of(path);
+            let (mut lines, mut facts) = exported((paths, conflicts), gated, name);
+            let unkept: Vec<(String, &str)> = left_out
+                .iter()
+                .map(NotExported::told)
+                .map(|(path, why)| (name(path), why))
+                .collect();
             lines.extend(unkept.iter().map(|(path, why)| {
                 format!("not kept, because it is {why}: {path} (the workspace has no such file)")
             }));
@@ -192,19 +198,12 @@ pub(crate) fn writes(kept: &Kept) -> (Vec<String>, Value) {
     }
 }
 
-/// Returns what cannot be kept, and why.
-fn unkept(left: &NotExported) -> (String, &'static str) {
-    match left {
-        NotExported::Special { path, .. } => (path.to_string(), "no file"),
-        NotExported::TooLarge { path, .. } => (path.to_string(), "too large"),
-    }
-}
-
 fn exported(
     (paths, conflicts): (&[TreePath], &[TreePath]),
     gated: &[Gated],
+    name: impl Fn(&TreePath) -> String,
 ) -> (Vec<String>, Value) {
-    let names: Vec<String> = paths.iter().take(PATHS_NAMED).map(ToString::to_string).collect();
+    let names: Vec<String> = paths.iter().take(PATHS_NAMED).map(&name).collect();
     let mut lines = Vec::new();
     if !names.is_empty() {
         let more = paths.len().saturating_sub(PATHS_NAMED);
@@ -214,10 +213,11 @@ fn exported(
     for gate in gated.iter().filter(|gate| gate.verdict != Verdict::Flag) {
         lines.push(format!(
             "not kept, because it would run by itself later: {} (a person must make this change)",
-            gate.path
+            name(&gate.path)
         ));
     }
     lines.extend(conflicts.iter().map(|path| {
+        let path = name(path);
         format!("not kept, because somebody else changed it meanwhile: {path} (read it again)")
     }));
     let held: Vec<Value> = gated
@@ -228,7 +228,7 @@ fn exported(
                 Verdict::Hold => "hold",
                 Verdict::Refuse => "refuse",
             };
-            json!({"path": gate.path.to_string(), "verdict": verdict})
+            json!({"path": name(&gate.path), "verdict": verdict})
         })
         .collect();
     let facts = json!({
@@ -236,7 +236,7 @@ fn exported(
         "paths": names,
         "pathCount": paths.len(),
         "gated": held,
-        "conflicts": conflicts.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "conflicts": conflicts.iter().map(&name).collect::<Vec<_>>(),
     });
     (lines, facts)
 }

@@ -77,7 +77,7 @@ impl Server {
         if done.ended.outcome != (Outcome::Exited { code: 0 }) {
             return Ok(not_done(&format!("{path} cannot be written"), &done, &capture));
         }
-        let (lines, workspace) = writes(&done.kept);
+        let (lines, workspace) = writes(&done.kept, &done.ended);
         let facts = facts(json!({
             "status": "completed",
             "runId": done.ended.run,

@@ -10,7 +10,7 @@ use super::answer::{Answer, chain, facts};
 use super::arguments::Misuse;
 use super::{Call, Server};
 use crate::desk::Desk;
-use crate::keep::open_journal;
+use crate::keep::{KEPT_CHANGES, open_journal};
 use crate::record::{self, RecordError};
 
 /// How much of a diff is given back.
@@ -99,7 +99,8 @@ impl Server {
         let Some(last) = last else {
             return refused("there is no change of this session to undo");
         };
-        match journal.undo(workspace, changed) {
+        let undone = journal.undo(workspace, changed);
+        match undone.and_then(|undone| Ok(journal.tidy(KEPT_CHANGES).map(|()| undone)?)) {
             Ok(undone) => {
                 done.kept.retain(|change| *change != last);
                 let paths = names(&undone.paths);

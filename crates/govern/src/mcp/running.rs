@@ -79,7 +79,7 @@ impl Server {
 
     fn told(&self, done: &Taken, capture: &Capture) -> Answer {
         let (stdout, stderr) = capture.excerpts();
-        let (lines, workspace) = writes(&done.kept);
+        let (lines, workspace) = writes(&done.kept, &done.ended);
         let ended = &done.ended;
         let mut text = stdout.text();
         let mut section = |title: &str, body: &str| {

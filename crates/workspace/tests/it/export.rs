@@ -145,6 +145,30 @@ fn export_makes_the_workspace_what_the_session_saw_and_undo_takes_it_back() {
 }
 
 #[test]
+fn a_tidied_journal_keeps_what_undo_needs_and_nothing_else() {
+    let overlay = Overlay::over(Fixture::with_repo());
+    let before = tree(&overlay.fixture.repo());
+    overlay.run("echo agent > src.txt; echo new > new.txt");
+    overlay.apply(overlay.plan(&[])).unwrap();
+    let contents = || {
+        let entries = fs::read_dir(overlay.state()).unwrap().map(|entry| entry.unwrap().path());
+        let contents = entries.filter_map(|entry| fs::read_dir(entry.join("content")).ok());
+        let texts = contents.flatten().map(|file| fs::read(file.unwrap().path()).unwrap());
+        texts.collect::<Vec<_>>()
+    };
+    overlay.journal().tidy(100).unwrap();
+    assert_eq!(contents(), [b"original\n".to_vec()], "what it made is in the workspace");
+    overlay.journal().undo(&overlay.fixture.repo(), Changed::Refuse).unwrap();
+    assert_eq!(tree(&overlay.fixture.repo()), before);
+    overlay.journal().tidy(100).unwrap();
+    assert!(contents().is_empty(), "nothing needs it any more");
+    overlay.apply(overlay.plan(&[])).unwrap();
+    overlay.journal().tidy(0).unwrap();
+    let again = overlay.journal().undo(&overlay.fixture.repo(), Changed::Refuse);
+    assert!(matches!(again, Err(UndoError::Nothing)));
+}
+
+#[test]
 fn undo_refuses_when_the_files_changed_since() {
     let overlay = Overlay::over(Fixture::with_repo());
     overlay.run("echo agent > src.txt; echo new > new.txt");
@@ -269,9 +293,9 @@ fn set_uid_file_loses_its_bit_and_devices_stay_outside() {
         .not_exported
         .iter()
         .map(|not| match not {
-            NotExported::Special { path, .. } | NotExported::TooLarge { path, .. } => {
-                path.to_string()
-            }
+            NotExported::Special { path, .. }
+            | NotExported::TooLarge { path, .. }
+            | NotExported::Closed { path } => path.to_string(),
         })
         .collect();
     assert_eq!(kinds, ["dev", "pipe"]);

@@ -1,11 +1,12 @@
 //! How an exec ends: the summary line on stderr, or one JSON object on stdout.
 
+use anyhow::Context as _;
 use serde_json::{Value, json};
 use warrant_plane::Judgment;
 use warrant_protocol::story::outcome_words;
 use warrant_protocol::{Isolation, LimitKind, Outcome, RunId, Timestamp};
 use warrant_runner::run::Ended;
-use warrant_workspace::{NotExported, TreePath, Verdict};
+use warrant_workspace::{TreePath, Verdict};
 
 use crate::args::Exec;
 use crate::exit::Exit;
@@ -114,7 +115,7 @@ impl Report {
         }
         notes.extend(ended.left_behind.iter().map(|left| format!("  {}", ui::printable(left))));
         if !arguments.json {
-            notes.extend(kept_notes(kept, &ended.run).iter().map(|note| format!("  {note}")));
+            notes.extend(kept_notes(kept, ended).iter().map(|note| format!("  {note}")));
         }
         Self {
             run: ended.run.clone(),
@@ -130,8 +131,16 @@ impl Report {
 
     /// Prints it, writes the bundle where asked, and returns the exit code.
     pub(crate) fn print(self, desk: &Desk, arguments: &Exec) -> anyhow::Result<Exit> {
-        if let Some(out) = &arguments.out {
-            super::super::reading::write_bundle(desk.plane().records(), &self.run, out)?;
+        // What waits has no bundle before it ends.
+        if let Some(out) = arguments.out.as_ref().filter(|_| self.exit != Exit::WaitingForApproval)
+        {
+            let written =
+                super::super::reading::write_bundle(desk.plane().records(), &self.run, out);
+            written.with_context(|| {
+                let (run, words) = (&self.run, &self.words);
+                let (code, owner) = (self.exit.code(), self.exit.owner());
+                format!("{run} ended ({words}; code {code} of {owner}), but its bundle is not kept")
+            })?;
         }
         if arguments.json {
             let mut object = self.details;
@@ -165,12 +174,14 @@ fn details_of(ended: &Ended, isolation: Isolation, kept: &Kept) -> Value {
         "network": body.network_accessed,
         "diffHash": body.workspace_out.diff_hash,
         "receiptHash": ended.receipt.hash(),
-        "workspace": kept_details(kept),
+        "workspace": kept_details(kept, ended),
         "leftBehind": ended.left_behind,
     })
 }
 
-fn kept_notes(kept: &Kept, run: &RunId) -> Vec<String> {
+fn kept_notes(kept: &Kept, ended: &Ended) -> Vec<String> {
+    let run = &ended.run;
+    let name = |path: &TreePath| ui::printable(&ended.name_of(path));
     match kept {
         Kept::Nothing => Vec::new(),
         Kept::AsDiff(_) => vec![format!(
@@ -181,16 +192,15 @@ fn kept_notes(kept: &Kept, run: &RunId) -> Vec<String> {
             let first =
                 format!("kept {} changed paths; put them back with: warrant undo", paths.len());
             let held = gated.iter().filter(|gate| gate.verdict != Verdict::Flag).map(|gate| {
-                let path = ui::printable(&gate.path.to_string());
-                format!("not kept, because it runs by itself later: {path}")
+                format!("not kept, because it runs by itself later: {}", name(&gate.path))
             });
             let changed = conflicts.iter().map(|path| {
-                let path = ui::printable(&path.to_string());
+                let path = name(path);
                 format!("not kept, because it was changed here meanwhile: {path}; see warrant diff {run}")
             });
             let left_out = left_out.iter().map(|left| {
-                let (path, why) = unkept(left);
-                format!("not kept, because it is {why}: {}", ui::printable(&path.to_string()))
+                let (path, why) = left.told();
+                format!("not kept, because it is {why}: {}", name(path))
             });
             let first = (!paths.is_empty()).then_some(first);
             first.into_iter().chain(held).chain(changed).chain(left_out).collect()
@@ -198,39 +208,32 @@ fn kept_notes(kept: &Kept, run: &RunId) -> Vec<String> {
     }
 }
 
-/// Returns what cannot be kept, and why.
-const fn unkept(left: &NotExported) -> (&TreePath, &'static str) {
-    match left {
-        NotExported::Special { path, .. } => (path, "no file"),
-        NotExported::TooLarge { path, .. } => (path, "too large"),
-    }
-}
-
-fn kept_details(kept: &Kept) -> Value {
+fn kept_details(kept: &Kept, ended: &Ended) -> Value {
     match kept {
         Kept::Nothing => json!({"writes": "none"}),
         Kept::AsDiff(diff) => json!({"writes": "diff", "diffHash": diff}),
         Kept::RolledBack => json!({"writes": "rolled-back"}),
         Kept::Exported { paths, gated, conflicts, left_out, .. } => {
-            let paths: Vec<String> = paths.iter().map(ToString::to_string).collect();
+            let names = |paths: &[TreePath]| -> Vec<String> {
+                paths.iter().map(|path| ended.name_of(path)).collect()
+            };
             let gated: Vec<Value> = gated
                 .iter()
                 .map(|gate| {
                     let verdict = format!("{:?}", gate.verdict).to_lowercase();
-                    json!({"path": gate.path.to_string(), "verdict": verdict})
+                    json!({"path": ended.name_of(&gate.path), "verdict": verdict})
                 })
                 .collect();
-            let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
             let left_out: Vec<Value> = left_out
                 .iter()
                 .map(|left| {
-                    let (path, why) = unkept(left);
-                    json!({"path": path.to_string(), "why": why})
+                    let (path, why) = left.told();
+                    json!({"path": ended.name_of(path), "why": why})
                 })
                 .collect();
             json!({
-                "writes": "kept", "paths": paths, "gated": gated,
-                "conflicts": conflicts, "leftOut": left_out,
+                "writes": "kept", "paths": names(paths), "gated": gated,
+                "conflicts": names(conflicts), "leftOut": left_out,
             })
         }
     }
