@@ -1,6 +1,7 @@
 //! The desk: this machine's own plane with its policy, and the walk of one run over it.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::panic::resume_unwind;
@@ -436,6 +437,16 @@ pub fn environment(home: Option<&Path>) -> Result<HomeEnvironment, DeskError> {
         environment.master_key = Some(keyring::master_key(&source.to_string_lossy())?);
     }
     Ok(environment)
+}
+
+/// Returns the variables of this process that are text. No other can be inherited, because a
+/// contract has no word for them, and one that nobody asked for keeps nothing from running.
+#[must_use]
+pub fn variables() -> BTreeMap<String, String> {
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    std::env::vars_os().filter_map(text).collect()
 }
 
 fn read_policy(home: &Path) -> Result<Option<PolicySnapshot>, DeskError> {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 use warrant_protocol::request::ActorRef;
-use warrant_protocol::{Digest, InvalidName, Isolation, Outcome, RelPath, RunId};
+use warrant_protocol::{Decision, Digest, InvalidName, Isolation, Outcome, RelPath, RunId};
 use warrant_sandbox::Cancel;
 
 use self::clock::Lamport;
@@ -37,8 +37,10 @@ pub enum WhenGovernanceFails {
     /// Nothing runs.
     Refuse,
     /// It runs in the sandbox all the same, without contract and receipt, and is told as
-    /// [`Standing::Pending`]. A denial is an answer, and stays one. At a remote provider nothing
-    /// runs even then: the workspace would leave this machine without anyone's permission.
+    /// [`Standing::Pending`]. A denial is an answer, and stays one, also where it cannot be
+    /// recorded; what makes no sense, and what may have run already, does not run. At a remote
+    /// provider nothing runs even then: the workspace would leave this machine without anyone's
+    /// permission.
     DangerRunAnyway,
 }
 
@@ -382,13 +384,12 @@ impl GovernedSandbox {
         (workspace, capture): (&Path, &Capture),
         error: WorkbenchError,
     ) -> Result<Governed<Execution>, GovernedError> {
-        // A run whose writes could not be kept has happened, and must not happen again.
-        let has_run = matches!(error, WorkbenchError::Keep { .. });
-        if has_run || self.options.when_governance_fails == WhenGovernanceFails::Refuse {
-            return Err(GovernedError::Governance(Box::new(error)));
-        }
-        if self.is_away() {
+        let may_run = self.options.when_governance_fails == WhenGovernanceFails::DangerRunAnyway
+            && open::could_not_answer(&error)
             // What nobody permitted leaves this machine under no name.
+            && !self.is_away()
+            && !self.is_refused(errand, workspace);
+        if !may_run {
             return Err(GovernedError::Governance(Box::new(error)));
         }
         let provider = self.options.provider.as_deref();
@@ -411,6 +412,15 @@ impl GovernedSandbox {
             wall_ms: report.usage.wall_us.map(|us| us.div_ceil(1000)),
             receipt,
         }))
+    }
+
+    /// Whether policy can be asked and does not permit it, although that cannot be recorded.
+    fn is_refused(&self, errand: &Errand, workspace: &Path) -> bool {
+        let judged = self.bench(workspace).and_then(|bench| {
+            let desk = bench.desk()?;
+            Ok(desk.judge(&bench.ask(&desk, errand)?)?)
+        });
+        judged.is_ok_and(|judgment| judgment.summary.decision != Decision::Allow)
     }
 
     fn bench(&self, workspace: &Path) -> Result<Arc<Workbench>, WorkbenchError> {

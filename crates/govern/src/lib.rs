@@ -30,7 +30,9 @@ mod workbench;
 
 pub use ask::{Ask, around_plain, find_program, plain_request};
 pub use continuation::{Continuation, ContinueError, TakenUp};
-pub use desk::{Attempt, Desk, DeskError, Hands, Permit, environment, principal, principal_of};
+pub use desk::{
+    Attempt, Desk, DeskError, Hands, Permit, environment, principal, principal_of, variables,
+};
 pub use file_errands::{read_errand, write_errand};
 pub use governed::GovernedSandbox;
 pub use policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_policy};

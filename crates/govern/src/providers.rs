@@ -12,6 +12,8 @@ use warrant_protocol::Isolation;
 use warrant_sandbox::Remote;
 use warrant_sandbox::remote::{NotConfigured, ProviderConfig, Surroundings};
 
+use crate::desk::variables;
+
 /// The providers there are.
 pub const REMOTE: [Isolation; 3] = [Isolation::Opensandbox, Isolation::E2b, Isolation::Daytona];
 
@@ -79,7 +81,7 @@ pub fn around(home: &Home) -> Result<Surroundings, NoProvider> {
 
 fn surroundings(root: &Path, home: &str, scratch: &Path) -> Result<Surroundings, NoProvider> {
     Ok(Surroundings {
-        environment: std::env::vars().collect(),
+        environment: variables(),
         config: config(&root.join("providers.json"))?,
         home: home.to_owned(),
         scratch: scratch.to_owned(),

@@ -20,7 +20,7 @@ use warrant_runner::run::{Ended, Observer};
 use warrant_sandbox::{Backend, Cancel, Stdin};
 
 use crate::backends::{self, NoBackend};
-use crate::desk::{Desk, DeskError, Hands, Permit, principal};
+use crate::desk::{Desk, DeskError, Hands, Permit, principal, variables};
 use crate::keep::{self, KeepError, Kept, Mode};
 use crate::policy_files::policy_folder;
 use crate::providers::{self, NoProvider};
@@ -180,6 +180,9 @@ pub enum WorkbenchError {
     /// The whole machine is no workspace.
     #[error("/ is no workspace; change into a project or name one")]
     WholeMachine,
+    /// The path of the workspace is no text, so nobody could say what was approved.
+    #[error("the path of the workspace is no text: {0}")]
+    NoText(PathBuf),
     /// There is nothing to start.
     #[error("no program to run")]
     NoProgram,
@@ -238,6 +241,9 @@ impl Workbench {
         if workspace.parent().is_none() {
             return Err(WorkbenchError::WholeMachine);
         }
+        if workspace.to_str().is_none() {
+            return Err(WorkbenchError::NoText(workspace));
+        }
         let current = open_desk(options.home.as_deref())?;
         let backend = backend(&options, &current.desk)?;
         Ok(Self {
@@ -246,7 +252,7 @@ impl Workbench {
             principal: options.principal,
             backend,
             away: options.away,
-            environment: std::env::vars().collect(),
+            environment: variables(),
             current: Mutex::new(current),
             writing: Mutex::new(()),
         })
@@ -419,7 +425,7 @@ fn backend(options: &WorkbenchOptions, desk: &Desk) -> Result<Arc<dyn Backend>, 
     let isolation = name.and_then(|name| name.parse::<Isolation>().ok());
     if let Some(isolation) = isolation.filter(|isolation| providers::REMOTE.contains(isolation)) {
         let environment = options.away.environment.clone();
-        let environment = environment.unwrap_or_else(|| std::env::vars().collect());
+        let environment = environment.unwrap_or_else(variables);
         return Ok(providers::open_with(isolation, desk.plane().home(), environment)?);
     }
     let all = backends::local();

@@ -3,7 +3,10 @@
 
 use std::path::Path;
 
+use warrant_plane::SubmitError;
 use warrant_protocol::Limits;
+use warrant_protocol::port::PlaneError;
+use warrant_runner::run::RunError;
 use warrant_sandbox::{
     Cancel, Command, EnvValue, EnvVar, Files, Invocation, Network, NetworkDecision, RunReport,
     Shell, Sink, Stdin, Stream, WorkspaceAccess,
@@ -11,6 +14,7 @@ use warrant_sandbox::{
 
 use super::GovernedError;
 use crate::backends;
+use crate::desk::DeskError;
 use crate::output::Capture;
 use crate::script_shell;
 use crate::workbench::{Errand, Work, WorkbenchError, Writes};
@@ -23,6 +27,37 @@ const WALL_MS: u64 = 600_000;
 /// Files that hold secrets by their name, as the shipped policies mask them.
 const MASKS: [&str; 9] =
     [".env", ".env.*", "*.pem", "*.key", "id_rsa", "id_ed25519", ".netrc", ".npmrc", ".pypirc"];
+
+/// Returns whether governance itself failed, before anything could run. A call that makes no
+/// sense, that waits for people, or whose program may have run already is none of that.
+pub(super) const fn could_not_answer(error: &WorkbenchError) -> bool {
+    let WorkbenchError::Desk(error) = error else { return false };
+    match error {
+        DeskError::Home(_)
+        | DeskError::Plane(_)
+        | DeskError::Store(_)
+        | DeskError::Files(_)
+        | DeskError::Policy { .. }
+        | DeskError::Keyring(_)
+        | DeskError::System(_)
+        | DeskError::Lease(PlaneError::Failed(_))
+        | DeskError::Run(RunError::NotStarted(PlaneError::Failed(_)))
+        | DeskError::Submit(
+            SubmitError::Plane(_)
+            | SubmitError::Store(_)
+            | SubmitError::Notary(_)
+            | SubmitError::System(_),
+        ) => true,
+        DeskError::Submit(SubmitError::Request(_) | SubmitError::OtherPolicy { .. })
+        | DeskError::Approvals(_)
+        | DeskError::Lease(_)
+        | DeskError::Run(_)
+        | DeskError::Request(_)
+        | DeskError::SecretInRequest { .. }
+        | DeskError::Moved(_)
+        | DeskError::NoRun(_) => false,
+    }
+}
 
 pub(super) fn run_ungoverned(
     errand: &Errand,

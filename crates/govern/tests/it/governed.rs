@@ -131,3 +131,38 @@ fn the_danger_runs_as_pending_and_never_as_approved() {
     let denied = healthy.exec(&["true"], &ExecOptions::default());
     assert!(matches!(denied, Ok(Governed::Denied(_))), "a broken policy denies: {denied:?}");
 }
+
+#[test]
+fn a_call_that_makes_no_sense_does_not_run_by_the_danger() {
+    let home = tempfile::tempdir().unwrap();
+    let dangerous = |workspace: Option<&str>| {
+        GovernedSandbox::new(GovernedOptions {
+            when_governance_fails: WhenGovernanceFails::DangerRunAnyway,
+            workspace: workspace.map(Into::into),
+            ..options(home.path())
+        })
+    };
+    let whole_machine = dangerous(Some("/"));
+    let refused = whole_machine.exec(&["true"], &ExecOptions::default());
+    assert!(matches!(refused, Err(GovernedError::Governance(_))), "{refused:?}");
+    let refused = dangerous(None).exec(&[], &ExecOptions::default());
+    assert!(matches!(refused, Err(GovernedError::Governance(_))), "{refused:?}");
+    assert!(whole_machine.receipts().is_empty());
+}
+
+#[test]
+fn a_denial_that_cannot_be_recorded_does_not_run_by_the_danger() {
+    let home = tempfile::tempdir().unwrap();
+    let sandbox = GovernedSandbox::new(GovernedOptions {
+        when_governance_fails: WhenGovernanceFails::DangerRunAnyway,
+        ..options(home.path())
+    });
+    exec(&sandbox, &["true"]);
+    // The store answers, but takes nothing more.
+    let store = rusqlite::Connection::open(home.path().join("data/plane.db")).unwrap();
+    let full = "CREATE TRIGGER full BEFORE INSERT ON runs BEGIN SELECT RAISE(ABORT, 'full'); END";
+    store.execute_batch(full).unwrap();
+    let refused = sandbox.exec(&["sudo", "id"], &ExecOptions::default());
+    assert!(matches!(refused, Err(GovernedError::Governance(_))), "{refused:?}");
+    assert_eq!(sandbox.receipts().len(), 1, "nothing ran, and nothing says so");
+}
