@@ -75,6 +75,14 @@ impl Cli {
     }
 }
 
+/// Returns, of a command line that is an exec, whether it wants JSON.
+pub(crate) fn is_exec() -> Option<bool> {
+    let words: Vec<OsString> =
+        std::env::args_os().skip(1).take_while(|word| word != "--").collect();
+    let is_exec = words.windows(2).any(|pair| pair == ["sandbox", "exec"]);
+    is_exec.then(|| words.iter().any(|word| word == "--json"))
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run programs inside a governed sandbox, and look at what sandboxes hold here

@@ -33,6 +33,9 @@ mod shell;
 mod story;
 mod verify;
 
+/// Tells that an exec ended with a code of ours.
+pub(crate) use exec::report::failed as told_as_ours;
+
 /// Runs one command.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
     let home = cli.home.as_deref();

@@ -25,7 +25,14 @@ impl Exit {
                 error.downcast_ref(),
                 Some(DeskError::NoRun(_) | DeskError::SecretInRequest { .. })
             )
-            || matches!(error.downcast_ref(), Some(WorkbenchError::NoWorkspace { .. }));
+            || matches!(
+                error.downcast_ref(),
+                Some(
+                    WorkbenchError::NoWorkspace { .. }
+                        | WorkbenchError::WholeMachine
+                        | WorkbenchError::NoText(_)
+                )
+            );
         if is_misuse { Self::Usage } else { Self::Failure }
     }
 }

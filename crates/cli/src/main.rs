@@ -51,11 +51,11 @@ fn told(exit: exit::Exit) -> exit::Exit {
 
 /// Runners start this very binary again as their built-in agent.
 fn mock_agent() -> Option<ExitCode> {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args_os().skip(1);
     if arguments.next()? != MOCK_ARGUMENT {
         return None;
     }
-    let prompt = arguments.next().unwrap_or_default();
+    let prompt = arguments.next().unwrap_or_default().to_string_lossy().into_owned();
     let done = harness::mock_agent(Path::new("."), &prompt, &MockEnvironment::of_process());
     Some(done.map_or(ExitCode::FAILURE, ExitCode::from))
 }
@@ -64,6 +64,13 @@ fn usage(refusal: &clap::Error) -> ExitCode {
     let text = refusal.render().to_string();
     if refusal.use_stderr() {
         ui::note(text.trim_end());
+        if let Some(as_json) = args::is_exec() {
+            // An exit code of an exec is always told whose it is.
+            let lines = text.lines().take_while(|line| !line.is_empty()).map(str::trim);
+            let told = lines.collect::<Vec<_>>().join(" ");
+            let told = told.strip_prefix("error: ").unwrap_or(&told).to_owned();
+            commands::told_as_ours(&anyhow::Error::msg(told), exit::Exit::Usage, as_json);
+        }
         exit::Exit::Usage.into()
     } else {
         ui::data(&text);

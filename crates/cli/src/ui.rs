@@ -5,11 +5,18 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
 /// Whether data for stdout went nowhere.
 static LOST: OnceLock<io::Error> = OnceLock::new();
+
+/// Whether the last line on stderr is a program's and has no end yet.
+static IS_LINE_OPEN: AtomicBool = AtomicBool::new(false);
+
+/// Whether stdout and stderr are both terminals.
+static ARE_TERMINALS: OnceLock<bool> = OnceLock::new();
 
 /// Writes data to stdout.
 pub(crate) fn data(text: &str) {
@@ -37,9 +44,35 @@ pub(crate) fn json(value: &Value) {
     data(&text);
 }
 
-/// Writes a line for the person to stderr.
+/// Writes a line for the person to stderr; a line that a program left open there is ended first.
 pub(crate) fn note(line: &str) {
-    emit(&mut io::stderr().lock(), &format!("{line}\n"));
+    let start = if IS_LINE_OPEN.swap(false, Ordering::Relaxed) { "\n" } else { "" };
+    emit(&mut io::stderr().lock(), &format!("{start}{line}\n"));
+}
+
+/// Passes on what a program wrote to stdout, untouched.
+pub(crate) fn pass_stdout(bytes: &[u8]) -> io::Result<()> {
+    let written = write(&mut io::stdout().lock(), bytes);
+    // Only a person sees both streams in one place.
+    if IS_LINE_OPEN.load(Ordering::Relaxed) || !bytes.ends_with(b"\n") {
+        let both = || io::stdout().is_terminal() && io::stderr().is_terminal();
+        if *ARE_TERMINALS.get_or_init(both) {
+            note_line(bytes);
+        }
+    }
+    written
+}
+
+/// Passes on what a program wrote to stderr, untouched.
+pub(crate) fn pass_stderr(bytes: &[u8]) -> io::Result<()> {
+    note_line(bytes);
+    write(&mut io::stderr().lock(), bytes)
+}
+
+fn note_line(bytes: &[u8]) {
+    if let Some(last) = bytes.last() {
+        IS_LINE_OPEN.store(*last != b'\n', Ordering::Relaxed);
+    }
 }
 
 /// Writes a question to stderr; the answer comes on the same line.

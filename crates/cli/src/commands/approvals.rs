@@ -176,7 +176,12 @@ pub(crate) fn wait(desk: &Desk, run: &RunId) -> anyhow::Result<Option<Report>> {
             RunState::Expired => {
                 return Ok(Some(Report::refused(run, "approval did not come in time")));
             }
-            _ => return Ok(Some(Report::refused(run, "approval was refused"))),
+            RunState::Denied => return Ok(Some(Report::refused(run, "approval was refused"))),
+            RunState::Cancelled => {
+                return Ok(Some(Report::refused(run, "cancelled before it was approved")));
+            }
+            // An approval counts once, for whoever gives the command again first.
+            _ => return Ok(Some(Report::refused(run, "its approval was used by another process"))),
         }
         if row.deadline.is_some_and(|deadline| random::now().is_ok_and(|now| now > deadline)) {
             desk.plane().seal_lost()?;

@@ -1,6 +1,5 @@
 //! `warrant sandbox exec`: request, decision, contract, run, receipt, in this process.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use warrant_govern::{Ask, Desk, Hands, Permit, backends, keep};
+use warrant_govern::{Ask, Desk, Hands, Permit, backends, keep, variables};
 use warrant_protocol::RunId;
 use warrant_runner::run::{Ended, Observer};
 use warrant_sandbox::{Backend, Stdin, Stream};
@@ -129,10 +128,15 @@ fn perform(
     backend: &dyn Backend,
     (run, arguments): (&RunId, &Exec),
 ) -> anyhow::Result<Ended> {
-    let environment: BTreeMap<String, String> = std::env::vars().collect();
-    let stops = terminal::Stops::listen()?;
-    let tty = terminal::size(arguments.tty)?;
-    let _raw = terminal::Raw::enter(tty.is_some())?;
+    let environment = variables();
+    let made = || -> anyhow::Result<_> {
+        let (stops, tty) = (terminal::Stops::listen()?, terminal::size(arguments.tty)?);
+        Ok((stops, tty, terminal::Raw::enter(tty.is_some())?))
+    };
+    let (stops, tty, _raw) = made().inspect_err(|_| {
+        // What was permitted and cannot be begun ends with a receipt, as far as that is possible.
+        let _ = desk.plane().cancel(run, &ask.principal);
+    })?;
     let observer = Live { is_quiet: arguments.json, meter: Meter::on_terminal() };
     let hands = Hands {
         backend,
@@ -165,8 +169,8 @@ impl Observer for Live {
     fn output(&self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
         match stream {
             _ if self.is_quiet => Ok(()),
-            Stream::Stdout => write(&mut io::stdout().lock(), bytes),
-            Stream::Stderr => write(&mut io::stderr().lock(), bytes),
+            Stream::Stdout => ui::pass_stdout(bytes),
+            Stream::Stderr => ui::pass_stderr(bytes),
         }
     }
 
@@ -176,9 +180,4 @@ impl Observer for Live {
             None => self.meter.rest(),
         }
     }
-}
-
-fn write(stream: &mut impl io::Write, bytes: &[u8]) -> io::Result<()> {
-    stream.write_all(bytes)?;
-    stream.flush()
 }

@@ -66,7 +66,11 @@ fn new(name: &Path, as_json: bool) -> anyhow::Result<()> {
     create(&public, 0o644, key.public().pem())?;
     if as_json {
         let id = key.public().id();
-        ui::json(&json!({"keyId": id, "privateKeyFile": secret, "publicKeyFile": public}));
+        ui::json(&json!({
+            "keyId": id,
+            "privateKeyFile": secret.to_string_lossy(),
+            "publicKeyFile": public.to_string_lossy(),
+        }));
         return Ok(());
     }
     ui::data(&format!("{}\n", key.public().id().as_str()));

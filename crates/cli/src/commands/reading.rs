@@ -55,7 +55,7 @@ pub(crate) fn line((id, state): (&str, &str), created_at: &str, task: &str) -> S
 /// Says where a bundle was written.
 pub(crate) fn wrote(run: &str, file: &Path, as_json: bool) {
     if as_json {
-        ui::json(&json!({"runId": run, "file": file}));
+        ui::json(&json!({"runId": run, "file": file.to_string_lossy()}));
     } else {
         ui::note(&format!("wrote {}", file.display()));
     }

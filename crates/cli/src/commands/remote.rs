@@ -50,6 +50,7 @@ pub(crate) fn login(
     http.get("/v1/policy", Some(token)).context("the plane does not accept the token")?;
     let file = write_login(home, (http.base(), token), (key.as_ref(), ca))?;
     if arguments.json {
+        let file = file.to_string_lossy();
         ui::json(&json!({"plane": http.base(), "file": file, "hasPlaneKey": key.is_some()}));
     } else {
         ui::note(&format!("logged in to {}; kept in {}", http.base(), file.display()));

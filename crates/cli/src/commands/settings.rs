@@ -108,7 +108,9 @@ fn cannot_read(path: &Path) -> String {
 pub(crate) fn carry_out(change: &Change, how: &Install, next: &str) -> anyhow::Result<Exit> {
     let report = |status: &str| {
         if how.json {
-            ui::json(&json!({"file": change.path, "status": status, "change": change.lines()}));
+            ui::json(
+                &json!({"file": change.path.to_string_lossy(), "status": status, "change": change.lines()}),
+            );
         } else if status == "written" {
             ui::note(&format!("wrote {}; {next}", change.path.display()));
         }

@@ -347,6 +347,30 @@ fn a_secret_reaches_the_program_by_policy_and_never_the_disk_or_the_screen() {
 }
 
 #[test]
+fn a_secret_in_a_kept_file_or_its_name_is_in_the_workspace_alone() {
+    let machine = Machine::new();
+    assert!(machine.run(&["init"]).status.success());
+    let value = "s3cr3t-Value-9471";
+    set_secret(&machine, "TOKEN", value);
+    release(&machine, "TOKEN");
+    let script = "echo $TOKEN > content; echo x > name-$TOKEN; echo x > .envrc-$TOKEN.desktop";
+    let arguments = ["--mode", "workspace-rollback", "--secret", "TOKEN"];
+    let json = machine.exec(&[&arguments[..], &["--json", "--", "sh", "-c", script]].concat());
+    let object: Value = serde_json::from_slice(&json.stdout).unwrap();
+    let paths = object["workspace"]["paths"].to_string();
+    assert!(paths.contains("name-[REDACTED:TOKEN]"), "{object}");
+    assert!(!stdout(&json).contains(value), "{}", stdout(&json));
+    assert!(machine.work(&format!("name-{value}")).exists(), "the workspace has what was written");
+    for file in walk(&machine.home()).iter().filter(|file| !file.ends_with("record.json")) {
+        let bytes = std::fs::read(file).unwrap();
+        let found = bytes.windows(value.len()).any(|window| window == value.as_bytes());
+        assert!(!found, "{} holds the secret", file.display());
+    }
+    assert!(machine.run(&["undo"]).status.success());
+    assert!(!machine.work("content").exists());
+}
+
+#[test]
 fn changes_that_were_withheld_are_told() {
     let machine = Machine::new();
     assert!(machine.run(&["init"]).status.success());

@@ -22,6 +22,7 @@ mod machine;
 mod mcp;
 mod mcp_http;
 mod misuse;
+mod odd;
 mod others;
 mod own;
 mod plane;

@@ -32,6 +32,7 @@ const WRONG: &[(&[&str], &str)] = &[
     (&["sandbox", "exec", "--agent", "Bad Name", "--", "true"], "--agent"),
     (&["sandbox", "exec", "--out", "/nonexistent/b", "--", "true"], "--out"),
     (&["sandbox", "exec", "--tty", "--", "true"], "--tty"),
+    (&["sandbox", "exec", "--dry-rum", "--", "true"], "--dry-rum"),
     (&["sandbox", "probe", "--provider", "nope"], "nope"),
     (&["sandbox", "reap", "--provider", "namespace"], "--provider"),
     (&["sandbox", "conform", "--provider", "mock", "--tier", "golden"], "golden"),

@@ -108,3 +108,45 @@ fn a_directory_nobody_may_look_into_is_veiled_and_keeps_nothing_from_running() {
     let ran = { ran }.uid(ALICE).gid(ALICE).output().unwrap();
     assert_eq!(stdout(&ran), "end\n", "{}", stderr(&ran));
 }
+
+#[test]
+fn a_file_closed_to_everyone_keeps_nothing_else_from_being_kept() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root can become another user.
+        return;
+    }
+    let alice = Alice::new();
+    let script = "echo x > open; echo x > closed; chmod 0 closed";
+    let words = ["sandbox", "exec", "--mode", "workspace-rollback", "--", "sh", "-c", script];
+    let ran = alice.warrant(&words).uid(ALICE).gid(ALICE).output().unwrap();
+    assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
+    assert!(stderr(&ran).contains("closed to everyone: closed"), "{}", stderr(&ran));
+    assert!(alice.path("alice/work/open").exists());
+    assert!(!alice.path("alice/work/closed").exists());
+}
+
+#[test]
+fn root_of_a_container_runs_as_an_ordinary_user_would() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root can become another user.
+        return;
+    }
+    let alice = Alice::new();
+    let binary = alice.path("warrant");
+    let command = alice.warrant(&[]);
+    let script = "id -u; echo x > written";
+    let words = ["sandbox", "exec", "--mode", "workspace-rollback", "--", "sh", "-c", script];
+    let ran = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount"])
+        .arg(binary)
+        .args(words)
+        .env_clear()
+        .envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .current_dir(alice.path("alice/work"))
+        .uid(ALICE)
+        .gid(ALICE)
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&ran), "1000\n", "{}", stderr(&ran));
+    assert_eq!(fs::metadata(alice.path("alice/work/written")).unwrap().uid(), ALICE);
+}

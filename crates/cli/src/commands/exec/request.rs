@@ -31,6 +31,9 @@ impl Wish {
         }
         let workspace = workspace(arguments.workspace.as_deref())?;
         let (program, args) = arguments.argv.split_first().context("no program to run")?;
+        if program.starts_with('-') {
+            bail!("there is no option {program}; the program comes after the options and `--`");
+        }
         let (hosts, egress) = hosts(&arguments.allow_hosts)?;
         let principal = match &arguments.agent {
             Some(name) => agent_principal(name),
@@ -79,13 +82,16 @@ fn workspace(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     if workspace.parent().is_none() {
         bail!("/ is no workspace; change into a project or name one with --workspace");
     }
+    if workspace.to_str().is_none() {
+        // SECURITY: what is approved names it, and two such names would read the same.
+        bail!("the path of the workspace is no text: {}", workspace.display());
+    }
     Ok(workspace)
 }
 
-/// The current directory, when it lies below the workspace.
+/// The current directory, when there is one and it lies below the workspace.
 fn cwd(workspace: &Path) -> anyhow::Result<Option<RelPath>> {
-    let here =
-        std::env::current_dir().and_then(fs::canonicalize).context("no current directory")?;
+    let Ok(here) = std::env::current_dir().and_then(fs::canonicalize) else { return Ok(None) };
     match here.strip_prefix(workspace) {
         Ok(below) if !below.as_os_str().is_empty() => {
             let text = below.to_str().context("the current directory is not UTF-8")?;

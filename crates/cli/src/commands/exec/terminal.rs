@@ -1,6 +1,7 @@
 //! The person's terminal: its size, raw mode while a program has a terminal of its own, and the
 //! signals that mean stop.
 
+use std::fs;
 use std::io::{self, IsTerminal as _};
 
 use anyhow::{Context as _, bail};
@@ -22,11 +23,17 @@ pub(crate) struct Stops {
 }
 
 impl Stops {
-    /// Listens from now on.
+    /// Listens from now on. What we were started to ignore (`nohup`, a job in the background of a
+    /// script) stays ignored.
     pub(crate) fn listen() -> anyhow::Result<Self> {
         let (cancel, bell) = Cancel::with_bell().context("no descriptor for cancellation")?;
         let mut stops = Self { cancel, registered: [const { None }; STOPS.len()] };
+        let ignored = ignored_signals();
+        let heard = |signal: i32| signal == SIGUSR1 || ignored & 1_u64 << (signal - 1) == 0;
         for (signal, registered) in STOPS.into_iter().zip(&mut stops.registered) {
+            if !heard(signal) {
+                continue;
+            }
             let bell = bell.try_clone().context("no descriptor for cancellation")?;
             *registered = Some(pipe::register(signal, bell).context("signals cannot be watched")?);
         }
@@ -40,6 +47,13 @@ impl Drop for Stops {
             unregister(*registered);
         }
     }
+}
+
+/// Returns the signals that this process ignores, a bit for each, the first one for signal 1.
+fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
 }
 
 /// Returns the size of the person's terminal when the program wants one.
