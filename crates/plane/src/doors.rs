@@ -62,6 +62,7 @@ pub use workshop::{
     Reach, Sandbox, ShellSession, Start, Terminal, Verdict, Wanted, Workshop, WorkshopError,
 };
 
+use warrant_protocol::Timestamp;
 use warrant_protocol::request::ActorRef;
 
 /// The largest body a door reads; files travel whole.
@@ -75,6 +76,10 @@ const READ_OUT_TIME: Duration = Duration::from_secs(10);
 pub trait Keeper: Send + Sync {
     /// Returns the holder, if the token is good now.
     fn admit(&self, token: &str) -> Option<ActorRef>;
+
+    /// Returns whether a holder has the token still that was good at a moment; another one of the
+    /// same name is not that token.
+    fn knows(&self, holder: &ActorRef, at: Timestamp) -> bool;
 }
 
 /// Examines the boundary that sandboxes of the doors have.
@@ -217,6 +222,16 @@ impl Hall {
             DoorName::Helm => Err(WorkshopError::NoSandbox),
             DoorName::E2b | DoorName::Daytona | DoorName::Opensandbox => Ok(sandbox),
         }
+    }
+
+    /// Returns whose sandbox it is, if that is its access token.
+    ///
+    /// SECURITY: a sandbox's own token opens nothing once the token that made the sandbox is
+    /// revoked.
+    pub(crate) fn owner(&self, id: &str, access_token: &str) -> Option<ActorRef> {
+        let owner = self.workshop.owner(id, access_token)?;
+        let made_at = self.workshop.find(&owner, id).ok()?.created_at;
+        self.keeper.knows(&owner, made_at).then_some(owner)
     }
 
     /// Asks the workshop on a thread that may wait.

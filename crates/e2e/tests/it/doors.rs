@@ -1,5 +1,7 @@
 //! The doors, driven by the official SDKs over real sockets, real jails and a real store.
 
+mod opensandbox;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

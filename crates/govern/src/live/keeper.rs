@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use thiserror::Error;
 use warrant_plane::doors::Keeper;
 use warrant_plane::random;
-use warrant_protocol::Digest;
 use warrant_protocol::request::{ActorKind, ActorRef};
+use warrant_protocol::{Digest, Timestamp};
 
 const VERSION: &str = "warrant.doors.v1";
 /// Where a token of MCP works; a token without it opens the doors of sandboxes.
@@ -231,8 +231,7 @@ impl TokenFile {
         let tokens = self.current().ok()?;
         let is_it = |token: &&Value| text(token, "hash").is_some_and(|known| is_same(known, &hash));
         let found = tokens.iter().find(is_it)?;
-        let id = format!("door-{}", text(found, "name")?);
-        Some((ActorRef { kind: ActorKind::Service, id }, scope(found)))
+        Some((holder_of(found)?, scope(found)))
     }
 
     /// Returns the tokens as they are now.
@@ -291,6 +290,22 @@ impl Keeper for TokenFile {
         let (principal, scope) = self.holder(token)?;
         (scope == Scope::Sandboxes).then_some(principal)
     }
+
+    fn knows(&self, holder: &ActorRef, at: Timestamp) -> bool {
+        let is_it = |token: &Value| {
+            let made = text(token, "createdAt").and_then(|made| made.parse::<Timestamp>().ok());
+            scope(token) == Scope::Sandboxes
+                && made.is_some_and(|made| made <= at)
+                && holder_of(token).is_some_and(|known| known == *holder)
+        };
+        self.current().is_ok_and(|tokens| tokens.iter().any(is_it))
+    }
+}
+
+/// Returns who holds a token.
+fn holder_of(token: &Value) -> Option<ActorRef> {
+    let id = format!("door-{}", text(token, "name")?);
+    Some(ActorRef { kind: ActorKind::Service, id })
 }
 
 fn stamp(metadata: &fs::Metadata) -> Stamp {

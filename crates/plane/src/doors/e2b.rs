@@ -95,7 +95,7 @@ pub(crate) struct Visit {
 fn visit(hall: &Hall, request: &HeaderMap) -> Result<Visit, Response> {
     let id = reply::header(request, "e2b-sandbox-id").unwrap_or_default();
     let token = reply::header(request, "x-access-token").unwrap_or_default();
-    match hall.workshop.owner(id, token) {
+    match hall.owner(id, token) {
         Some(guest) => Ok(Visit { hall: hall.clone(), guest, id: id.to_owned() }),
         None => {
             let body = json!({

@@ -124,8 +124,8 @@ fn enter(hall: &Hall, headers: &HeaderMap, id: &str) -> Result<(ActorRef, Sandbo
     let Some(token) = reply::header(headers, ACCESS_HEADER) else {
         return visit(hall, headers, id);
     };
-    let found = hall.workshop.owner(id, token).and_then(|guest| {
-        let sandbox = hall.workshop.find(&guest, id).ok()?;
+    let found = hall.owner(id, token).and_then(|guest| {
+        let sandbox = hall.find(&guest, id).ok()?;
         Some((guest, sandbox))
     });
     found.ok_or_else(|| error(&WorkshopError::NoSandbox))

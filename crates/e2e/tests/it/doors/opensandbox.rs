@@ -1,0 +1,183 @@
+//! Attacks on the OpenSandbox door by someone who holds a token of it, with requests no SDK sends.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+use warrant_govern::live::TokenFile;
+use warrant_plane::doors::{DoorName, Reach, Sandbox, Wanted, Workshop as _};
+use warrant_protocol::request::{ActorKind, ActorRef};
+
+use super::House;
+
+/// One request of an attacker.
+struct Request<'a> {
+    method: &'a str,
+    path: String,
+    headers: Vec<(&'a str, String)>,
+    body: Vec<u8>,
+}
+
+impl House {
+    /// Sends one request and returns the status and what was said.
+    fn ask(&self, request: &Request<'_>) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        let mut head = format!(
+            "{} {} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n",
+            request.method,
+            request.path,
+            request.body.len()
+        );
+        for (name, value) in &request.headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        stream.write_all(format!("{head}\r\n").as_bytes()).unwrap();
+        // A refusal may come before all was sent.
+        let _ = stream.write_all(&request.body);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
+        (status.unwrap_or_else(|| panic!("no status: {answer}")), answer)
+    }
+
+    fn make(&self, token: usize, door: DoorName) -> Sandbox {
+        let guest =
+            ActorRef { kind: ActorKind::Service, id: format!("door-{}", ["one", "two"][token]) };
+        let wanted = Wanted {
+            door,
+            template: "x".to_owned(),
+            name: None,
+            timeout_ms: None,
+            idle_ms: None,
+            env: [("EXECD_ENVS".to_owned(), "/tmp/envs".to_owned())].into(),
+            labels: [].into(),
+            reach: Reach::Nothing,
+            memory_bytes: None,
+            cpu_milli: None,
+            disk_bytes: None,
+            home: "/workspace".to_owned(),
+            user: "sandbox".to_owned(),
+        };
+        self.live.create(&guest, wanted).unwrap()
+    }
+
+    /// A call on a sandbox's execd by its own token.
+    #[track_caller]
+    fn check_execd(
+        &self,
+        (sandbox, access): (&Sandbox, &Sandbox),
+        (method, path, body): (&str, &str, &Value),
+        expected: (u16, &str),
+    ) {
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        let request = Request {
+            method,
+            path: format!("/v1/sandboxes/{}/proxy/44772{path}", sandbox.id),
+            headers: vec![("x-execd-access-token", access.access_token.clone())],
+            body,
+        };
+        let (status, said) = self.ask(&request);
+        assert_eq!(status, expected.0, "{method} {path}: {said}");
+        assert!(said.contains(expected.1), "{method} {path}: {said}");
+    }
+
+    #[track_caller]
+    fn check_lifecycle(
+        &self,
+        token: usize,
+        (method, path, body): (&str, String, &Value),
+        expected: (u16, &str),
+    ) {
+        let request = Request {
+            method,
+            path,
+            headers: vec![("open-sandbox-api-key", self.tokens[token].clone())],
+            body: if body.is_null() { Vec::new() } else { body.to_string().into_bytes() },
+        };
+        let (status, said) = self.ask(&request);
+        assert_eq!(status, expected.0, "{method} {}: {said}", request.path);
+        assert!(said.contains(expected.1), "{method} {}: {said}", request.path);
+    }
+}
+
+#[test]
+fn a_sandboxs_own_token_opens_nothing_once_its_makers_is_revoked() {
+    let house = House::open();
+    let sandbox = house.make(0, DoorName::Opensandbox);
+    let own = (&sandbox, &sandbox);
+    house.check_execd(own, ("GET", "/ping", &Value::Null), (200, ""));
+    let tokens = TokenFile::of(house.desk.plane().home().root());
+    assert!(tokens.revoke("one").unwrap());
+    house.check_execd(own, ("GET", "/ping", &Value::Null), (404, "SANDBOX_NOT_FOUND"));
+    // Another token of the same name is another token.
+    tokens.issue("one").unwrap();
+    house.check_execd(own, ("GET", "/ping", &Value::Null), (404, "SANDBOX_NOT_FOUND"));
+    let command = json!({ "command": "true" });
+    house.check_execd(own, ("POST", "/command", &command), (404, "SANDBOX_NOT_FOUND"));
+    // The E2B door's data plane is opened the same way.
+    let request = Request {
+        method: "GET",
+        path: "/health".to_owned(),
+        headers: vec![
+            ("e2b-sandbox-id", sandbox.id.clone()),
+            ("x-access-token", sandbox.access_token.clone()),
+        ],
+        body: Vec::new(),
+    };
+    assert_eq!(house.ask(&request).0, 502);
+}
+
+#[test]
+fn a_sandbox_of_helm_cannot_be_entered_by_its_own_token() {
+    let house = House::open();
+    let sandbox = house.make(0, DoorName::Helm);
+    let command = json!({ "command": "true" });
+    let own = (&sandbox, &sandbox);
+    house.check_execd(own, ("POST", "/command", &command), (404, "SANDBOX_NOT_FOUND"));
+    house.check_execd(
+        own,
+        ("GET", "/files/info?path=/tmp", &Value::Null),
+        (404, "SANDBOX_NOT_FOUND"),
+    );
+}
+
+#[test]
+fn one_sandboxs_token_or_command_says_nothing_about_another() {
+    let house = House::open();
+    let (mine, other) =
+        (house.make(0, DoorName::Opensandbox), house.make(1, DoorName::Opensandbox));
+    let second = house.make(0, DoorName::Opensandbox);
+    let nothing = &Value::Null;
+    for path in ["/ping", "/files/download?path=/tmp/x", "/directories/list?path=/tmp"] {
+        house.check_execd((&other, &mine), ("GET", path, nothing), (404, "SANDBOX_NOT_FOUND"));
+    }
+    for call in [("GET", ""), ("DELETE", ""), ("POST", "/pause"), ("GET", "/endpoints/44772")] {
+        let path = format!("/v1/sandboxes/{}{}", other.id, call.1);
+        house.check_lifecycle(0, (call.0, path, nothing), (404, "SANDBOX_NOT_FOUND"));
+    }
+    // A command of another sandbox, even one of the same token, is none of this one.
+    let guest = ActorRef { kind: ActorKind::Service, id: "door-one".to_owned() };
+    let start = warrant_plane::doors::Start {
+        argv: vec!["sleep".to_owned(), "60".to_owned()],
+        env: [].into(),
+        cwd: None,
+        timeout_ms: None,
+        stdin: false,
+        terminal: None,
+        tag: None,
+        session: None,
+        approved: None,
+    };
+    let process = house.live.start(&guest, &second.id, start).unwrap();
+    let run = process.facts().run.as_str();
+    for (method, path) in [
+        ("GET", format!("/command/status/{run}")),
+        ("GET", format!("/command/{run}/logs")),
+        ("DELETE", format!("/command?id={run}")),
+    ] {
+        let expected = (404, "COMMAND_NOT_FOUND");
+        house.check_execd((&mine, &mine), (method, &path, nothing), expected);
+    }
+    assert!(process.end().is_none(), "nobody ended it");
+}
