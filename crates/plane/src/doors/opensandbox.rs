@@ -9,6 +9,7 @@
 mod commands;
 mod files;
 mod lifecycle;
+mod network;
 mod piece;
 
 use std::collections::HashMap;
@@ -66,7 +67,7 @@ pub fn router(hall: Hall) -> Router {
         .route(&format!("{sandbox}/renew-expiration"), post(lifecycle::renew))
         .route(&format!("{sandbox}/pause"), post(lifecycle::pause))
         .route(&format!("{sandbox}/resume"), post(lifecycle::resume))
-        .route(&format!("{sandbox}/networkpolicy"), get(lifecycle::network_policy))
+        .route(&format!("{sandbox}/networkpolicy"), egress().put(network::replace))
         .route(&format!("{sandbox}/metadata"), patch(lifecycle::set_metadata))
         .route(&format!("{sandbox}/proxy/{EGRESS_PORT}/policy"), egress())
         .nest(&format!("{sandbox}/proxy/{EXECD_PORT}"), execd())
@@ -76,7 +77,7 @@ pub fn router(hall: Hall) -> Router {
 }
 
 fn egress() -> MethodRouter<Desk> {
-    get(lifecycle::network_policy).patch(lifecycle::add_rules).delete(lifecycle::remove_rules)
+    get(network::policy).patch(network::add_rules).delete(network::remove_rules)
 }
 
 fn execd() -> Router<Desk> {

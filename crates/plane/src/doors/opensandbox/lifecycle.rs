@@ -8,13 +8,13 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use warrant_protocol::Timestamp;
-use warrant_protocol::request::ActorRef;
 
+use super::network::reach;
 use super::{
-    ACCESS_HEADER, EGRESS_PORT, EXECD_PORT, Enter, Guest, HOME, USER, Visit, error, fault, invalid,
+    ACCESS_HEADER, EGRESS_PORT, EXECD_PORT, Guest, HOME, USER, Visit, error, fault, invalid,
 };
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
-use crate::doors::{DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
+use crate::doors::{DoorName, EndsCommands, Hall, Life, Sandbox, Wanted};
 
 /// The version of the server whose behavior is served.
 const VERSION: &str = "1.1.1";
@@ -214,76 +214,6 @@ pub(crate) async fn set_metadata(
     }
 }
 
-/// Tells what is enforced, by what.
-pub(crate) async fn network_policy(Enter((_, sandbox)): Enter) -> Response {
-    policy_of(&sandbox)
-}
-
-fn policy_of(sandbox: &Sandbox) -> Response {
-    let rule = |host: &String| json!({ "action": "allow", "target": host });
-    let rules: Vec<Value> = sandbox.hosts.iter().map(rule).collect();
-    let mode = if rules.is_empty() { "deny_all" } else { "enforcing" };
-    let body = json!({
-        "status": "ok",
-        "mode": mode,
-        "enforcementMode": "network namespace and proxy",
-        "policy": { "defaultAction": "deny", "egress": rules },
-    });
-    reply::json(StatusCode::OK, &body)
-}
-
-/// Changes single rules: what is allowed is added to what is reached, what is denied is taken away.
-pub(crate) async fn add_rules(
-    State(hall): State<Hall>,
-    Enter(visit): Enter,
-    body: Bytes,
-) -> Response {
-    let mut hosts = visit.1.hosts.clone();
-    let rules = serde_json::from_slice::<Vec<Value>>(&body);
-    let Ok(rules) = rules else { return invalid("the body must be a list of rules") };
-    for rule in &rules {
-        let member = |name: &str| rule.get(name).and_then(Value::as_str);
-        let (action, target) = (member("action"), member("target"));
-        let Some(target) = target.filter(|target| !target.is_empty()) else {
-            return invalid("a rule has no target");
-        };
-        hosts.retain(|host| host != target);
-        match action {
-            Some("allow") => hosts.push(target.to_owned()),
-            Some("deny") => {}
-            _ => return invalid("action must be allow or deny"),
-        }
-    }
-    change_reach(&hall, visit, hosts).await
-}
-
-/// Takes the rules for targets away: what no rule allows is not reached.
-pub(crate) async fn remove_rules(
-    State(hall): State<Hall>,
-    Enter(visit): Enter,
-    body: Bytes,
-) -> Response {
-    let Ok(targets) = serde_json::from_slice::<Vec<String>>(&body) else {
-        return invalid("the body must be a list of targets");
-    };
-    let mut hosts = visit.1.hosts.clone();
-    hosts.retain(|host| !targets.contains(host));
-    change_reach(&hall, visit, hosts).await
-}
-
-async fn change_reach(
-    hall: &Hall,
-    (guest, sandbox): (ActorRef, Sandbox),
-    hosts: Vec<String>,
-) -> Response {
-    let reach = if hosts.is_empty() { Reach::Nothing } else { Reach::Hosts(hosts) };
-    let changed = hall.ask(move |workshop| workshop.set_reach(&guest, &sandbox.id, reach)).await;
-    match changed {
-        Ok(sandbox) => policy_of(&sandbox),
-        Err(refusal) => error(&refusal),
-    }
-}
-
 /// Reads a create body; what cannot be enforced is refused by name.
 fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
     let known = [
@@ -397,32 +327,6 @@ fn quantity(text: &str) -> Option<u64> {
         units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));
     let (digits, factor) = with_unit.unwrap_or((text, 1));
     digits.parse::<u64>().ok()?.checked_mul(factor).filter(|bytes| *bytes > 0)
-}
-
-fn reach(body: &Map<String, Value>) -> Result<Reach, String> {
-    let policy = match body.get("networkPolicy") {
-        None | Some(Value::Null) => return Ok(Reach::AsPolicy),
-        Some(Value::Object(policy)) => policy,
-        Some(_) => return Err("networkPolicy must be an object".to_owned()),
-    };
-    if let Some(name) = unknown_member(policy, &["defaultAction", "egress"]) {
-        return Err(format!("networkPolicy.{name} cannot be enforced here"));
-    }
-    if text(policy, "defaultAction")?.as_deref() == Some("allow") {
-        return Err("networkPolicy.defaultAction `allow` is not granted here: deny, and allow hosts by name".to_owned());
-    }
-    let rules = policy.get("egress").and_then(Value::as_array).cloned().unwrap_or_default();
-    let mut hosts = Vec::new();
-    for rule in &rules {
-        let member = |name: &str| rule.get(name).and_then(Value::as_str);
-        match (member("action"), member("target")) {
-            (Some("allow"), Some(target)) => hosts.push(target.to_owned()),
-            // Everything that is not allowed is denied anyway.
-            (Some("deny"), Some(target)) if !hosts.iter().any(|host| host == target) => {}
-            _ => return Err("networkPolicy.egress has a rule that cannot be enforced".to_owned()),
-        }
-    }
-    Ok(if hosts.is_empty() { Reach::Nothing } else { Reach::Hosts(hosts) })
 }
 
 fn answer(status: StatusCode, sandbox: &Sandbox) -> Response {
