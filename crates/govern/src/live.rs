@@ -20,6 +20,7 @@ mod calls;
 mod command;
 mod decide;
 mod disk;
+mod env_file;
 mod files;
 mod keeper;
 mod life;

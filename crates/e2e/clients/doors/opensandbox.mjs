@@ -1,7 +1,10 @@
-// Drives the OpenSandbox door with the official SDK, unmodified.
+// Drives the OpenSandbox door with the official SDK, unmodified. Which package is the first argument.
 import assert from 'node:assert/strict'
-import { Sandbox, SandboxManager } from '@alibaba-group/opensandbox'
 
+const { ConnectionConfig, Sandbox, SandboxManager } = await import(process.argv[2] ?? '@alibaba-group/opensandbox')
+// The first version on the registry: no lists of directories, lines of files, counts of
+// replacements, snapshots, or rules that are taken away.
+const isOld = process.argv[2] === 'opensandbox-old'
 const rejects = async (promise, pattern) => {
   const error = await promise.then(() => null, (error) => error)
   assert.ok(error, `expected an error like ${pattern}`)
@@ -71,10 +74,25 @@ assert.equal(await sandbox.files.readFile('/workspace/dir/b.txt', { range: 'byte
 assert.equal(await sandbox.files.readFile('/workspace/dir/b.txt', { range: 'bytes=-5' }), 'more\n')
 await rejects(sandbox.files.readFile('/workspace/dir/b.txt', { range: 'bytes=99-' }), /416|INVALID_RANGE/)
 await sandbox.files.writeFiles([{ path: '/workspace/dir/lines', data: 'one\ntwo\nthree\n' }])
-assert.equal(await sandbox.files.readFile('/workspace/dir/lines', { offset: 2, limit: 1 }), 'two\n')
-await sandbox.files.deleteFiles(['/workspace/dir/b.txt'])
+await rejects(sandbox.files.moveFiles([{ src: '/workspace/dir/lines', dest: '/workspace/dir/b.txt' }]), /already exists/)
+await sandbox.files.deleteFiles(['/workspace/dir/b.txt', '/workspace/dir/never-there'])
 await rejects(sandbox.files.readFile('/workspace/dir/b.txt'), /does not exist|FILE_NOT_FOUND/)
-await sandbox.files.deleteDirectories(['/workspace/dir'])
+await rejects(sandbox.files.deleteFiles(['/workspace/dir']), /is a directory/)
+await sandbox.files.createDirectories([{ path: '/workspace/dir/sub', mode: 777 }])
+assert.equal((await sandbox.files.getFileInfo(['/workspace/dir/sub']))['/workspace/dir/sub'].mode, 777)
+await rejects(sandbox.files.setPermissions([{ path: '/workspace/dir/lines', mode: 4755 }]), /mode must be/)
+await rejects(sandbox.files.writeFiles([{ path: '/workspace/dir/x', data: 'x', owner: 'nobody' }]), /status=400/)
+if (!isOld) {
+  assert.equal(await sandbox.files.readFile('/workspace/dir/lines', { offset: 2, limit: 1 }), 'two')
+  await sandbox.files.writeFiles([{ path: '/workspace/dir/sub/deep', data: 'a-a' }, { path: '/workspace/dir/sub-way', data: '' }])
+  const counts = await sandbox.files.replaceContentsDetailed([{ path: '/workspace/dir/sub/deep', oldContent: 'a', newContent: 'b' }])
+  assert.deepEqual(counts, [{ path: '/workspace/dir/sub/deep', replacedCount: 2 }])
+  const names = (entries) => entries.map((entry) => entry.path.slice('/workspace/dir/'.length))
+  const listed = await sandbox.files.listDirectory({ path: '/workspace/dir', depth: 2 })
+  assert.deepEqual(names(listed), ['lines', 'sub', 'sub/deep', 'sub-way'], 'what is in a directory follows it')
+  assert.deepEqual(await sandbox.files.listDirectory({ path: '/workspace/dir', depth: 0 }), [])
+}
+await sandbox.files.deleteDirectories(['/workspace/dir', '/workspace/never-there'])
 
 // Refusals are refusals.
 await rejects(sandbox.commands.run('touch /tmp/denied-ran; sudo id'), /APPROVAL_REQUIRED|DENY_/)
@@ -82,6 +100,7 @@ assert.deepEqual(lines((await sandbox.commands.run('ls /tmp')).logs.stdout), [])
 await rejects(Sandbox.create({ image: 'x', networkPolicy: { defaultAction: 'allow' } }), /networkPolicy/)
 await rejects(Sandbox.create({ image: 'x', volumes: [{ name: 'v', host: { path: '/etc' }, mountPath: '/v' }] }), /volumes/)
 await rejects(Sandbox.create({ image: 'x@sha256:' + '0'.repeat(64) }), /digest/)
+await rejects(Sandbox.create({ image: 'x:1@sha512:' + '0'.repeat(128) }), /digest/)
 
 // Life.
 const described = await sandbox.getInfo()
@@ -91,10 +110,27 @@ assert.ok((await sandbox.getInfo()).expiresAt > described.expiresAt)
 const policy = await sandbox.getEgressPolicy()
 assert.equal(policy.defaultAction, 'deny')
 await rejects(sandbox.patchEgressRules([{ action: 'allow', target: 'example.org' }]), /DENY_POLICY_VIOLATION/)
-await sandbox.deleteEgressRules(['example.org'])
+if (!isOld) await sandbox.deleteEgressRules(['example.org'])
 assert.deepEqual((await sandbox.getEgressPolicy()).egress, [])
 const manager = SandboxManager.create()
-await rejects(manager.listSnapshots(), /not served/)
+if (!isOld) {
+  await rejects(manager.listSnapshots(), /not served/)
+  await manager.patchSandboxMetadata(sandbox.id, { odd: 'a b/ä+c', suite: null })
+  assert.deepEqual((await sandbox.getInfo()).metadata, { odd: 'a b/ä+c' })
+  assert.equal((await manager.listSandboxInfos({ metadata: { odd: 'a b/ä+c' } })).items.length, 1, 'a filter may have any letters')
+  assert.equal((await manager.listSandboxInfos({ metadata: { odd: 'a' } })).items.length, 0)
+  await manager.patchSandboxMetadata(sandbox.id, { odd: null, suite: 'doors' })
+  await rejects(manager.patchSandboxMetadata(sandbox.id, { long: 'x'.repeat(70000) }), /metadata has at most/)
+}
+await sandbox.pause()
+assert.equal((await sandbox.getInfo()).status.state, 'Paused')
+assert.equal(await sandbox.isHealthy(), false, 'a paused sandbox takes no commands')
+await rejects(sandbox.commands.run('true'), /paused/)
+const resumed = await sandbox.resume()
+assert.deepEqual(lines((await resumed.commands.run('echo again')).logs.stdout), ['again'])
+const named = new ConnectionConfig({ headers: { 'X-Request-ID': 'mine-1' } })
+const missing = await rejects(Sandbox.connect({ sandboxId: 'nobody', connectionConfig: named }), /./)
+assert.equal(missing.requestId, 'mine-1', 'a request keeps its name')
 const page = await manager.listSandboxInfos({ metadata: { suite: 'doors' }, page: 1, pageSize: 1 })
 assert.deepEqual([page.items.length, page.pagination.totalItems], [1, 1])
 await sandbox.kill()

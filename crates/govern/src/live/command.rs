@@ -23,7 +23,7 @@ use super::backend::Standing;
 use super::calls::{judge_unwrapped, permitted};
 use super::files::{self, Ground};
 use super::sandbox::{Living, limits_of};
-use super::{Shared, decide, now, shell};
+use super::{Shared, decide, env_file, now, shell};
 use crate::ask::Ask;
 use crate::desk::Hands;
 
@@ -45,7 +45,7 @@ pub(super) fn start(
     let cwd = directory(living, start.cwd.as_deref().or(shell_cwd))?;
     let timeout_ms = start.timeout_ms.unwrap_or(living.longest_ms).min(living.longest_ms);
     let hosts = living.hosts();
-    let mut private = living.wanted.env.clone();
+    let mut private = env_file::variables(shared, living)?;
     let mut settled = BTreeSet::new();
     if let (Some(shell), Some(session)) = (shell, &start.session) {
         let is_given =

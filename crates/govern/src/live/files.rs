@@ -237,7 +237,14 @@ impl Spot {
         }
         self.make_parents()?;
         let (parent, name) = self.parent()?;
-        mkdirat(&parent, name, Mode::from_raw_mode(mode.unwrap_or(0o755) & 0o777))
+        let Some(mode) = mode else {
+            return mkdirat(&parent, name, Mode::from_raw_mode(0o755));
+        };
+        // Our own mask of permissions has no part in what was asked for.
+        mkdirat(&parent, name, Mode::from_raw_mode(0o700))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let made = open_below(&parent, Path::new(name), flags, Mode::empty())?;
+        fchmod(&made, Mode::from_raw_mode(mode & 0o777))
     }
 
     fn set_mode(&self, mode: u32) -> Result<(), Errno> {
@@ -285,7 +292,8 @@ impl Spot {
                 entries.push(entry);
             }
         }
-        entries.sort_by(|a, b| a.path.cmp(&b.path));
+        // By names, so that what is in a directory follows it.
+        entries.sort_by(|a, b| Path::new(&a.path).cmp(Path::new(&b.path)));
         Ok(())
     }
 

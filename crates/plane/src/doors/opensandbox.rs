@@ -16,9 +16,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
-use axum::extract::FromRef;
-use axum::http::{HeaderMap, StatusCode};
-use axum::middleware::map_response;
+use axum::extract::{DefaultBodyLimit, FromRef, Request};
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::middleware::{Next, from_fn, map_response};
 use axum::response::Response;
 use axum::routing::{MethodRouter, any, delete, get, patch, post};
 use serde_json::json;
@@ -34,6 +34,12 @@ pub(crate) const USER: &str = "sandbox";
 pub(crate) const EXECD_PORT: u16 = 44772;
 /// The port of a sandbox's egress, as clients name it.
 pub(crate) const EGRESS_PORT: u16 = 18080;
+/// The largest body that is no file: what is read from JSON takes many times its size.
+const MOST_JSON: usize = 4 * 1024 * 1024;
+/// The header by which clients find their request in logs.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// A longer name of a request is not told again.
+const LONGEST_REQUEST_ID: usize = 128;
 /// The header that carries a sandbox's access token.
 pub(crate) const ACCESS_HEADER: &str = "x-execd-access-token";
 
@@ -73,6 +79,8 @@ pub fn router(hall: Hall) -> Router {
         .nest(&format!("{sandbox}/proxy/{EXECD_PORT}"), execd())
         .fallback(any(unserved))
         .layer(map_response(|response| reply::in_words(response, in_words)))
+        .layer(from_fn(name_again))
+        .layer(DefaultBodyLimit::max(MOST_JSON))
         .with_state(desk)
 }
 
@@ -91,14 +99,27 @@ fn execd() -> Router<Desk> {
         .route("/session/{session}/run", post(commands::run_in_session))
         .route("/files", delete(files::remove))
         .route("/files/info", get(files::describe))
-        .route("/files/upload", post(files::upload))
+        .route(
+            "/files/upload",
+            post(files::upload).layer(DefaultBodyLimit::max(crate::doors::MAX_BODY_BYTES)),
+        )
         .route("/files/download", get(files::download))
         .route("/files/search", get(files::search))
         .route("/files/mv", post(files::rename))
         .route("/files/permissions", post(files::set_permissions))
         .route("/files/replace", post(files::replace))
-        .route("/directories", post(files::make_directories).delete(files::remove))
+        .route("/directories", post(files::make_directories).delete(files::remove_directories))
         .route("/directories/list", get(files::list))
+}
+
+/// Tells a request's own name again, which SDKs put into their errors.
+async fn name_again(request: Request, next: Next) -> Response {
+    let given = request.headers().get(&REQUEST_ID).cloned();
+    let mut response = next.run(request).await;
+    if let Some(name) = given.filter(|name| name.len() <= LONGEST_REQUEST_ID) {
+        response.headers_mut().insert(REQUEST_ID, name);
+    }
+    response
 }
 
 /// Returns who calls, or the answer that the key is missing or not good.

@@ -100,6 +100,41 @@ pub(crate) fn told(error: &WorkshopError) -> String {
     }
 }
 
+/// Undoes the encoding of a form's text once: `%20`, and `+` for a space.
+pub(crate) fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        match (first, hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = after.get(2..).unwrap_or_default();
+            }
+            (b'+', _) => {
+                bytes.push(b' ');
+                rest = after;
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Replaces text everywhere and counts how often; nothing when the result would be larger than any
+/// file that travels.
+///
+/// SECURITY: a long text for each of many short ones would take all the memory there is.
+pub(crate) fn replaced(text: &str, old: &str, new: &str) -> Option<(String, usize)> {
+    let count = text.matches(old).count();
+    let kept = text.len().checked_sub(count.checked_mul(old.len())?)?;
+    let length = count.checked_mul(new.len())?.checked_add(kept)?;
+    (length <= crate::doors::MAX_BODY_BYTES).then(|| (text.replace(old, new), count))
+}
+
 /// Reads a body that must be a JSON object; an empty one is an empty object.
 pub(crate) fn object(body: &[u8]) -> Result<Map<String, Value>, String> {
     if body.is_empty() {
@@ -210,4 +245,22 @@ pub(crate) fn rfc3339(ns: i128) -> String {
     let ms = u64::try_from(ns / 1_000_000).unwrap_or(0);
     warrant_protocol::Timestamp::from_unix_ms(ms)
         .map_or_else(|_| "1970-01-01T00:00:00.000Z".to_owned(), |time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replacement_cannot_eat_the_memory_of_the_plane() {
+        let many = "a".repeat(1024 * 1024);
+        assert_eq!(replaced(&many, "a", &many), None);
+        assert_eq!(replaced("a-a", "a", "bb"), Some(("bb-bb".to_owned(), 2)));
+        assert_eq!(replaced("a-a", "x", &many), Some(("a-a".to_owned(), 0)));
+    }
+
+    #[test]
+    fn the_encoding_of_a_form_is_undone_once() {
+        assert_eq!(decoded("a%20b+c%2525%"), "a b c%25%");
+    }
 }

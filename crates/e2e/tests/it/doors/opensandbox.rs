@@ -181,3 +181,130 @@ fn one_sandboxs_token_or_command_says_nothing_about_another() {
     }
     assert!(process.end().is_none(), "nobody ended it");
 }
+
+#[test]
+fn one_request_cannot_ask_for_thousands_of_file_calls() {
+    let house = House::open();
+    let sandbox = house.make(0, DoorName::Opensandbox);
+    let own = (&sandbox, &sandbox);
+    let names = |value: Value| -> Value {
+        (0..1001).map(|number| (format!("/tmp/{number}"), value.clone())).collect()
+    };
+    let expected = (400, "at most 1000 names");
+    house.check_execd(own, ("POST", "/directories", &names(json!({}))), expected);
+    house.check_execd(
+        own,
+        ("POST", "/files/permissions", &names(json!({ "mode": 644 }))),
+        expected,
+    );
+    house.check_execd(
+        own,
+        ("POST", "/files/replace", &names(json!({ "old": "a", "new": "b" }))),
+        expected,
+    );
+    let moves = vec![json!({ "src": "/tmp/a", "dest": "/tmp/b" }); 1001];
+    house.check_execd(own, ("POST", "/files/mv", &json!(moves)), expected);
+    let query = format!("/files?{}", "path=x&".repeat(1001));
+    house.check_execd(own, ("DELETE", query.trim_end_matches('&'), &Value::Null), expected);
+    let pair = "--b\r\ncontent-disposition: form-data; name=\"metadata\"\r\n\r\n{\"path\":\"/tmp/x\"}\r\n\
+                --b\r\ncontent-disposition: form-data; name=\"file\"\r\n\r\n\r\n";
+    let (status, said) = house.upload(&sandbox, &format!("{}--b--\r\n", pair.repeat(1001)));
+    assert_eq!(status, 400, "{said}");
+    assert!(said.contains(expected.1), "{said}");
+    let made = house.home.path().join("home/data/live").join(&sandbox.id).join("tmp");
+    assert_eq!(std::fs::read_dir(made).unwrap().count(), 0, "nothing of it was done");
+}
+
+impl House {
+    fn upload(&self, sandbox: &Sandbox, form: &str) -> (u16, String) {
+        self.ask(&Request {
+            method: "POST",
+            path: format!("/v1/sandboxes/{}/proxy/44772/files/upload", sandbox.id),
+            headers: vec![
+                ("x-execd-access-token", sandbox.access_token.clone()),
+                ("content-type", "multipart/form-data; boundary=b".to_owned()),
+            ],
+            body: form.as_bytes().to_vec(),
+        })
+    }
+}
+
+#[test]
+fn an_odd_form_writes_nothing() {
+    let house = House::open();
+    let sandbox = house.make(0, DoorName::Opensandbox);
+    let part = |name: &str, content: &str| {
+        format!("--b\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{content}\r\n")
+    };
+    let good = part("metadata", "{\"path\":\"/tmp/x\"}");
+    let long = format!("{{\"path\":\"/tmp/x\",\"owner\":\"{}\"}}", " ".repeat(70_000));
+    let odd = [
+        String::new(),
+        good.clone(),
+        part("file", "x"),
+        format!("{}{good}", part("file", "x")),
+        format!("{good}{good}{}", part("file", "x")),
+        format!("{good}{}{}", part("file", "x"), part("file", "y")),
+        format!("{good}{}{good}", part("file", "x")),
+        format!("{}{}", part("metadata", "{}"), part("file", "x")),
+        format!("{}{}", part("metadata", "{\"path\":\"/tmp/x\",\"mode\":4755}"), part("file", "x")),
+        format!("{}{}", part("metadata", "{\"path\":\"/tmp/x\",\"mode\":988}"), part("file", "x")),
+        format!("{}{}", part("metadata", "{\"path\":\"/tmp/x\",\"mode\":-1}"), part("file", "x")),
+        format!(
+            "{}{}",
+            part("metadata", "{\"path\":\"/tmp/x\",\"link\":\"/\"}"),
+            part("file", "x")
+        ),
+        format!("{}{}", part("metadata", &long), part("file", "x")),
+    ];
+    for form in odd {
+        let (status, said) = house.upload(&sandbox, &format!("{form}--b--\r\n"));
+        assert_eq!(status, 400, "{form}: {said}");
+    }
+    // A form that breaks off is none.
+    assert_eq!(house.upload(&sandbox, &format!("{good}{}", part("file", "x"))).0, 400);
+    for path in ["/etc/passwd", "../../etc/x", "/workspace/../../x", "/proc/self/mem", "/tmp/../x"]
+    {
+        let form = format!(
+            "{}{}--b--\r\n",
+            part("metadata", &json!({ "path": path }).to_string()),
+            part("file", "x")
+        );
+        let (status, said) = house.upload(&sandbox, &form);
+        assert_eq!(status, 404, "{path}: {said}");
+    }
+    let made = house.home.path().join("home/data/live").join(&sandbox.id);
+    for name in ["tmp", "home"] {
+        assert_eq!(std::fs::read_dir(made.join(name)).unwrap().count(), 0, "{name}");
+    }
+}
+
+#[test]
+fn a_huge_body_is_read_into_no_tree() {
+    let house = House::open();
+    let sandbox = house.make(0, DoorName::Opensandbox);
+    let huge: Value = vec![json!([]); 2_000_000].into();
+    house.check_lifecycle(0, ("POST", "/v1/sandboxes".to_owned(), &huge), (413, "INVALID_REQUEST"));
+    house.check_execd((&sandbox, &sandbox), ("POST", "/files/mv", &huge), (413, "INVALID_REQUEST"));
+}
+
+#[test]
+fn variables_kept_in_a_file_cannot_make_a_command_another() {
+    let house = House::open();
+    let sandbox = house.make(0, DoorName::Opensandbox);
+    let own = (&sandbox, &sandbox);
+    let file = house.home.path().join("home/data/live").join(&sandbox.id).join("tmp/envs");
+    let command = json!({ "command": "echo $A" });
+    for evil in
+        ["BASH_ENV=/tmp/x", "BASH_FUNC_ls%%='() { id; }'", "LD_PRELOAD=/tmp/x", "PS4='$(id)'"]
+    {
+        std::fs::write(&file, evil).unwrap();
+        house.check_execd(own, ("POST", "/command", &command), (400, "nobody judged"));
+    }
+    std::fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/etc/environment", &file).unwrap();
+    house.check_execd(own, ("POST", "/command", &command), (400, "cannot be used"));
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, "A='fine'").unwrap();
+    house.check_execd(own, ("POST", "/command", &command), (200, "fine"));
+}

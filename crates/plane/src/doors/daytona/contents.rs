@@ -133,10 +133,12 @@ fn replace_one(
     let FileAnswer::Content(content) = answer else { return Err(WorkshopError::Failed) };
     let held = std::str::from_utf8(&content)
         .map_err(|_| WorkshopError::Invalid(format!("{file} is no text")))?;
-    if !held.contains(pattern) {
+    let too_large = || WorkshopError::Invalid(format!("{file} would become too large"));
+    let (changed, count) = reply::replaced(held, pattern, new).ok_or_else(too_large)?;
+    if count == 0 {
         return Ok(run);
     }
-    let content = Bytes::from(held.replace(pattern, new));
+    let content = Bytes::from(changed);
     let write = FileCall::Write { path: file.to_owned(), content, mode: None };
     workshop.file(guest, id, write).map(|(_, run)| run)
 }

@@ -368,36 +368,12 @@ fn reach(internet: Option<bool>, network: Option<&Map<String, Value>>) -> Result
 
 /// Reads `k=v&k=v` whose parts were encoded, and which was encoded as a whole once more.
 fn metadata_filter(text: &str) -> Result<Vec<(String, String)>, String> {
-    let text = decode(text);
+    let text = reply::decoded(text);
     let pair = |pair: &str| {
         let (name, value) = pair.split_once('=').ok_or("metadata must be pairs of name=value")?;
-        Ok((decode(name), decode(value)))
+        Ok((reply::decoded(name), reply::decoded(value)))
     };
     text.split('&').map(pair).collect()
-}
-
-/// Undoes percent-encoding once.
-fn decode(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        match (first, hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
-            (b'%', Some(byte)) => {
-                bytes.push(byte);
-                rest = after.get(2..).unwrap_or_default();
-            }
-            (b'+', _) => {
-                bytes.push(b' ');
-                rest = after;
-            }
-            _ => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn created(status: StatusCode, sandbox: &Sandbox) -> Response {

@@ -15,18 +15,27 @@ use warrant_protocol::request::ActorRef;
 use super::{Desk, Enter, error, fault, invalid};
 use crate::doors::process::MISSED;
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
-use crate::doors::{Attended, ChunkStream, End, Hall, Next, Process, Sandbox, ShellSession, Start};
+use crate::doors::{
+    Attended, ChunkStream, End, Hall, Life, Next, Process, Sandbox, ShellSession, Start,
+    WorkshopError,
+};
 
 /// More sessions than this do not exist at once in one sandbox.
 const MOST_SESSIONS: usize = 64;
+/// No path is longer.
+const LONGEST_PATH: usize = 4096;
 const CURSOR_HEADER: HeaderName = HeaderName::from_static("execd-commands-tail-cursor");
 
-pub(crate) async fn ping(_: Enter) -> Response {
-    reply::empty(StatusCode::OK)
+/// Says that commands are taken, which they are not while the sandbox is paused.
+pub(crate) async fn ping(Enter((_, sandbox)): Enter) -> Response {
+    match sandbox.life {
+        Life::Running => reply::empty(StatusCode::OK),
+        Life::Paused => error(&WorkshopError::Paused),
+    }
 }
 
 pub(crate) async fn run(State(hall): State<Hall>, Enter(visit): Enter, body: Bytes) -> Response {
-    let known = ["command", "cwd", "envs", "timeout", "background"];
+    let known = ["command", "argv", "cwd", "envs", "timeout", "background"];
     let read = reply::object(&body).and_then(|body| match unknown_member(&body, &known) {
         Some(name) => Err(format!("{name} cannot be enforced here")),
         None => Ok((wish(&body)?, boolean(&body, "background")?.unwrap_or(false))),
@@ -70,7 +79,12 @@ pub(crate) async fn create_session(
     Enter((_, sandbox)): Enter,
     body: Bytes,
 ) -> Response {
-    let cwd = match reply::object(&body).and_then(|body| text(&body, "cwd")) {
+    let read = reply::object(&body).and_then(|body| match unknown_member(&body, &["cwd"]) {
+        Some(name) => Err(format!("{name} cannot be enforced here")),
+        None => text(&body, "cwd"),
+    });
+    let cwd = match read {
+        Ok(Some(cwd)) if cwd.len() > LONGEST_PATH => return invalid("cwd is too long"),
         Ok(cwd) => cwd.filter(|cwd| !cwd.is_empty()),
         Err(message) => return invalid(&message),
     };
@@ -100,12 +114,18 @@ pub(crate) async fn delete_session(
     }
 }
 
-/// Reads a command.
+/// Reads a command: a line for a shell, or a program with its arguments.
 fn wish(body: &Map<String, Value>) -> Result<Start, String> {
     let command = text(body, "command")?.filter(|text| !text.trim().is_empty());
-    let command = command.ok_or_else(|| "command is missing".to_owned())?;
+    let words = reply::list(body, "argv")?.filter(|words| !words.is_empty());
+    let argv = match (command, words) {
+        (Some(command), None) => vec!["bash".to_owned(), "-c".to_owned(), command],
+        (None, Some(words)) => words,
+        (None, None) => return Err("command is missing".to_owned()),
+        (Some(_), Some(_)) => return Err("command and argv exclude each other".to_owned()),
+    };
     Ok(Start {
-        argv: vec!["bash".to_owned(), "-c".to_owned(), command],
+        argv,
         env: texts(body, "envs")?,
         cwd: text(body, "cwd")?.filter(|cwd| !cwd.is_empty()),
         timeout_ms: whole(body, "timeout")?.filter(|ms| *ms > 0),
@@ -197,15 +217,20 @@ impl Lines {
             ChunkStream::Stdout | ChunkStream::Terminal => &mut self.stdout,
             ChunkStream::Stderr => &mut self.stderr,
         };
-        held.extend_from_slice(bytes);
         let mut lines = Vec::new();
-        while let Some(end) = held.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = held.drain(..=end).collect();
-            let line = line.strip_suffix(b"\n").unwrap_or(&line);
-            lines.push(String::from_utf8_lossy(line).into_owned());
+        let mut pieces = bytes.split(|byte| *byte == b'\n');
+        // What follows the last end of a line is the beginning of another one.
+        let rest = pieces.next_back().unwrap_or_default();
+        for piece in pieces {
+            held.extend_from_slice(piece);
+            lines.push(String::from_utf8_lossy(held).into_owned());
+            held.clear();
         }
+        held.extend_from_slice(rest);
         if held.len() > LONGEST_LINE {
-            lines.push(String::from_utf8_lossy(&std::mem::take(held)).into_owned());
+            let whole = held.len() - unfinished(held);
+            let rest = held.split_off(whole);
+            lines.push(String::from_utf8_lossy(&std::mem::replace(held, rest)).into_owned());
         }
         lines
     }
@@ -218,6 +243,19 @@ impl Lines {
             (stream, String::from_utf8_lossy(&std::mem::take(held)).into_owned())
         })
         .collect()
+    }
+}
+
+/// Returns how many bytes at the end are the beginning of a character.
+fn unfinished(bytes: &[u8]) -> usize {
+    let end = bytes.len();
+    let begins = |count: &usize| bytes.get(end - count).is_some_and(|byte| byte & 0xC0 == 0xC0);
+    let count = (1..=end.min(3)).find(begins).unwrap_or(0);
+    let tail = bytes.get(end - count..).unwrap_or_default();
+    match std::str::from_utf8(tail) {
+        // It is cut, not wrong.
+        Err(error) if error.error_len().is_none() => count,
+        _ => 0,
     }
 }
 
@@ -249,9 +287,13 @@ fn event(mut value: Value) -> Vec<u8> {
     if let (Some(value), Ok(now)) = (value.as_object_mut(), crate::random::now()) {
         value.insert("timestamp".into(), json!(now.unix_ms()));
     }
-    let mut bytes = value.to_string().into_bytes();
-    bytes.extend_from_slice(b"\n\n");
-    bytes
+    // Some clients take these for ends of lines, and would lose the event.
+    let ends = [('\u{85}', "\\u0085"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")];
+    let text = ends.iter().fold(value.to_string(), |text, (end, told)| match text.contains(*end) {
+        true => text.replace(*end, told),
+        false => text,
+    });
+    format!("{text}\n\n").into_bytes()
 }
 
 pub(crate) async fn interrupt(
@@ -280,7 +322,7 @@ pub(crate) async fn status(
     let end = process.end();
     let mut body = json!({
         "id": command,
-        "content": facts.argv.last(),
+        "content": content(&facts.argv),
         "running": end.is_none(),
         "exit_code": end.as_ref().map(|end| end.exit_code().unwrap_or(-1)),
         "started_at": facts.started_at.to_string(),
@@ -293,6 +335,14 @@ pub(crate) async fn status(
     reply::with_receipt(reply::json(StatusCode::OK, &body), Some(&facts.run))
 }
 
+/// Returns a command as its client gave it.
+fn content(argv: &[String]) -> String {
+    match argv {
+        [shell, option, line] if shell == "bash" && option == "-c" => line.clone(),
+        words => words.join(" "),
+    }
+}
+
 pub(crate) async fn logs(
     State(hall): State<Hall>,
     Enter(visit): Enter,
@@ -300,6 +350,9 @@ pub(crate) async fn logs(
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
     let Some(process) = find(&hall, &visit, &command) else { return no_command() };
+    if let Some(name) = query.keys().find(|name| *name != "cursor") {
+        return invalid(&format!("{name} is not served here"));
+    }
     let cursor = match query.get("cursor").map(|text| text.parse::<u64>()) {
         None => 0,
         Some(Ok(cursor)) => cursor,
@@ -310,7 +363,11 @@ pub(crate) async fn logs(
         if next - chunks.len() as u64 > cursor { format!("{MISSED}\n") } else { String::new() };
     let said = chunks.iter().flat_map(|chunk| chunk.bytes.iter().copied());
     let bytes: Vec<u8> = missed.into_bytes().into_iter().chain(said).collect();
-    let mut response = reply::bytes(StatusCode::OK, "text/plain; charset=utf-8", bytes);
+    // Of unknown length: an older client takes a length of nothing for no answer.
+    let said = stream::once(async move { Piece::Ok(bytes.into()) });
+    let mut response = Response::new(Body::from_stream(said));
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
     response.headers_mut().insert(CURSOR_HEADER, HeaderValue::from(next));
     reply::with_receipt(response, Some(&process.facts().run))
 }
@@ -336,5 +393,44 @@ mod tests {
         assert_eq!(lines.push(ChunkStream::Stderr, b"e"), Vec::<String>::new());
         assert_eq!(lines.push(ChunkStream::Stdout, b"c\n\n"), ["bc", ""]);
         assert_eq!(lines.rest(), [(ChunkStream::Stderr, "e".to_owned())]);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut_between_characters() {
+        let mut lines = Lines::default();
+        let long = "ä".repeat(LONGEST_LINE);
+        let (first, second) = long.as_bytes().split_at(LONGEST_LINE + 1);
+        let mut said = lines.push(ChunkStream::Stdout, first);
+        said.extend(lines.push(ChunkStream::Stdout, second));
+        said.extend(lines.rest().into_iter().map(|(_, line)| line));
+        assert!(said.len() > 1);
+        assert_eq!(said.concat(), long);
+        assert_eq!(unfinished(b"a\xFF"), 0);
+        assert_eq!(unfinished(b""), 0);
+    }
+
+    #[test]
+    fn output_cannot_break_an_event_in_two() {
+        let said =
+            said(ChunkStream::Stdout, "a\u{2028}b\u{2029}c\u{85}d\r\n\n{\"type\":\"error\"}");
+        let text = String::from_utf8(said).unwrap();
+        assert!(text.contains(r#""text":"a\u2028b\u2029c\u0085d\r\n\n{\"type"#), "{text}");
+        assert_eq!(
+            text.split_terminator(['\n', '\r', '\u{2028}', '\u{2029}', '\u{85}']).count(),
+            2
+        );
+    }
+
+    #[test]
+    fn a_command_is_a_line_or_words_but_not_both() {
+        let read =
+            |text: &str| wish(serde_json::from_str::<Value>(text).unwrap().as_object().unwrap());
+        assert_eq!(read(r#"{"command":"ls -l"}"#).unwrap().argv, ["bash", "-c", "ls -l"]);
+        assert_eq!(read(r#"{"argv":["ls","-l"]}"#).unwrap().argv, ["ls", "-l"]);
+        for wrong in
+            [r#"{"command":"ls","argv":["ls"]}"#, "{}", r#"{"argv":[]}"#, r#"{"argv":"ls"}"#]
+        {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -17,12 +17,28 @@ use crate::doors::{
 
 /// Deeper than this nothing is listed or searched.
 const DEEPEST: u32 = 32;
+/// So many names one request has at most: each is a run with a receipt of its own.
+const MOST_NAMES: usize = 1000;
+/// What stands beside a file in a form is short.
+const MOST_METADATA: usize = 64 * 1024;
 
 type Pairs = Query<Vec<(String, String)>>;
 type Visit = (ActorRef, Sandbox);
 
 fn named<'a>(query: &'a [(String, String)], name: &'a str) -> impl Iterator<Item = &'a str> {
     query.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+}
+
+/// Returns the refusal of the first parameter that is not served.
+fn unserved(query: &[(String, String)], known: &[&str]) -> Option<Response> {
+    let (name, _) = query.iter().find(|(name, _)| !known.contains(&name.as_str()))?;
+    Some(invalid(&format!("{name} is not served here")))
+}
+
+/// Returns the refusal of a request for more names than one may have.
+fn too_many(count: usize) -> Option<Response> {
+    let message = format!("one request has at most {MOST_NAMES} names");
+    (count > MOST_NAMES).then(|| invalid(&message))
 }
 
 /// Does work on the files of one sandbox and answers with what it says and the last receipt.
@@ -61,6 +77,30 @@ impl Files<'_> {
         self.last = Some(run);
         Ok(answer)
     }
+
+    /// Looks at a name, which need not be there.
+    fn look(&mut self, path: &str) -> Result<Option<Entry>, WorkshopError> {
+        match self.call(FileCall::Stat { path: path.to_owned() }) {
+            Ok(FileAnswer::Entry(entry)) => Ok(Some(entry)),
+            Ok(FileAnswer::Content(_) | FileAnswer::Entries(_)) => Err(WorkshopError::Failed),
+            Err(WorkshopError::File { fault: FileFault::Missing, run, .. }) => {
+                self.last = Some(run);
+                Ok(None)
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Removes a name; one that is not there is none to remove.
+    fn remove(&mut self, path: &str, recursive: bool) -> Result<(), WorkshopError> {
+        match self.call(FileCall::Remove { path: path.to_owned(), recursive }) {
+            Err(WorkshopError::File { fault: FileFault::Missing, run, .. }) => {
+                self.last = Some(run);
+                Ok(())
+            }
+            other => other.map(drop),
+        }
+    }
 }
 
 pub(crate) async fn describe(
@@ -68,6 +108,9 @@ pub(crate) async fn describe(
     Enter(visit): Enter,
     Query(query): Pairs,
 ) -> Response {
+    if let Some(refusal) = too_many(query.len()).or_else(|| unserved(&query, &["path"])) {
+        return refusal;
+    }
     work(&hall, visit, move |files| {
         let mut rows = Map::new();
         for path in named(&query, "path") {
@@ -85,15 +128,18 @@ pub(crate) async fn list(
     Enter(visit): Enter,
     Query(query): Pairs,
 ) -> Response {
+    if let Some(refusal) = unserved(&query, &["path", "depth"]) {
+        return refusal;
+    }
     let depth = match named(&query, "depth").next().map(str::parse::<u32>) {
         None => 1,
-        Some(Ok(depth)) if (1..=DEEPEST).contains(&depth) => depth,
-        Some(_) => return invalid(&format!("depth must be 1 to {DEEPEST}")),
+        Some(Ok(depth)) if depth <= DEEPEST => depth,
+        Some(_) => return invalid(&format!("depth must be 0 to {DEEPEST}")),
     };
     let path = named(&query, "path").next().unwrap_or(".").to_owned();
     work(&hall, visit, move |files| {
-        let answer = files.call(FileCall::List { path, depth })?;
-        Ok(Some(rows(&answer, |_| true)))
+        let answer = files.call(FileCall::List { path, depth: depth.max(1) })?;
+        Ok(Some(rows(&answer, |_| depth > 0)))
     })
     .await
 }
@@ -103,12 +149,16 @@ pub(crate) async fn search(
     Enter(visit): Enter,
     Query(query): Pairs,
 ) -> Response {
+    if let Some(refusal) = unserved(&query, &["path", "pattern"]) {
+        return refusal;
+    }
     let path = named(&query, "path").next().unwrap_or(".").to_owned();
     let pattern = named(&query, "pattern").next().unwrap_or("**").to_owned();
     work(&hall, visit, move |files| {
         let answer = files.call(FileCall::List { path, depth: DEEPEST })?;
         let fits = |entry: &Entry| {
-            entry.kind == EntryKind::File && matches_pattern(&entry.path, &pattern).unwrap_or(false)
+            entry.kind != EntryKind::Directory
+                && matches_pattern(&entry.path, &pattern).unwrap_or(false)
         };
         Ok(Some(rows(&answer, fits)))
     })
@@ -130,9 +180,8 @@ pub(crate) async fn download(
     headers: HeaderMap,
     Query(query): Pairs,
 ) -> Response {
-    let known = ["path", "offset", "limit"];
-    if let Some((name, _)) = query.iter().find(|(name, _)| !known.contains(&name.as_str())) {
-        return invalid(&format!("{name} is not served here"));
+    if let Some(refusal) = unserved(&query, &["path", "offset", "limit"]) {
+        return refusal;
     }
     let piece = match Piece::read(&headers, &query) {
         Ok(piece) => piece,
@@ -165,10 +214,17 @@ pub(crate) async fn upload(
             Err(_) => return invalid("the form cannot be read"),
         };
         let name = field.name().unwrap_or_default().to_owned();
-        let Ok(content) = field.bytes().await else {
-            return fault(StatusCode::PAYLOAD_TOO_LARGE, "FILE_TOO_LARGE", "the form is too large");
+        let content = match field.bytes().await {
+            Ok(content) => content,
+            Err(error) if error.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+                return fault(error.status(), "FILE_TOO_LARGE", "the form is too large");
+            }
+            Err(_) => return invalid("the form cannot be read"),
         };
         match (name.as_str(), pending.take()) {
+            ("metadata", None) if content.len() > MOST_METADATA => {
+                return invalid("metadata is too long");
+            }
             ("metadata", None) => match reply::object(&content).and_then(|meta| target(&meta)) {
                 Ok(target) => pending = Some(target),
                 Err(message) => return invalid(&message),
@@ -176,6 +232,12 @@ pub(crate) async fn upload(
             ("file", Some((path, mode))) => files.push(FileCall::Write { path, content, mode }),
             _ => return invalid("a form has pairs of metadata and file"),
         }
+        if let Some(refusal) = too_many(files.len()) {
+            return refusal;
+        }
+    }
+    if files.is_empty() || pending.is_some() {
+        return invalid("a form has pairs of metadata and file");
     }
     work(&hall, visit, move |all| {
         for file in files {
@@ -202,18 +264,47 @@ fn mode(meta: &Map<String, Value>) -> Result<Option<u32>, String> {
         }
     }
     let Some(digits) = whole(meta, "mode")?.filter(|mode| *mode > 0) else { return Ok(None) };
-    let mode = u32::from_str_radix(&digits.to_string(), 8);
-    mode.map(Some).map_err(|_| "mode must be octal digits".to_owned())
+    // A bit that would not be set must not look as if it were.
+    let mode = u32::from_str_radix(&digits.to_string(), 8).ok().filter(|mode| *mode <= 0o777);
+    mode.map(Some).ok_or_else(|| "mode must be octal digits of at most 777".to_owned())
 }
 
+/// Removes files, and no directories.
 pub(crate) async fn remove(
     State(hall): State<Hall>,
     Enter(visit): Enter,
     Query(query): Pairs,
 ) -> Response {
+    if let Some(refusal) = too_many(query.len()).or_else(|| unserved(&query, &["path"])) {
+        return refusal;
+    }
     work(&hall, visit, move |files| {
         for path in named(&query, "path") {
-            files.call(FileCall::Remove { path: path.to_owned(), recursive: true })?;
+            match files.look(path)? {
+                None => {}
+                Some(entry) if entry.kind == EntryKind::Directory => {
+                    return Err(WorkshopError::Invalid(format!("path '{path}' is a directory")));
+                }
+                Some(_) => files.remove(path, false)?,
+            }
+        }
+        Ok(None)
+    })
+    .await
+}
+
+/// Removes directories with everything in them.
+pub(crate) async fn remove_directories(
+    State(hall): State<Hall>,
+    Enter(visit): Enter,
+    Query(query): Pairs,
+) -> Response {
+    if let Some(refusal) = too_many(query.len()).or_else(|| unserved(&query, &["path"])) {
+        return refusal;
+    }
+    work(&hall, visit, move |files| {
+        for path in named(&query, "path") {
+            files.remove(path, true)?;
         }
         Ok(None)
     })
@@ -225,17 +316,24 @@ pub(crate) async fn rename(State(hall): State<Hall>, Enter(visit): Enter, body: 
         Ok(items) => items,
         Err(_) => return invalid("the body must be a list of src and dest"),
     };
+    if let Some(refusal) = too_many(items.len()) {
+        return refusal;
+    }
     let mut moves = Vec::new();
     for item in &items {
         let member = |name: &str| item.get(name).and_then(Value::as_str).map(str::to_owned);
         match (member("src"), member("dest")) {
-            (Some(from), Some(to)) => moves.push(FileCall::Move { from, to }),
+            (Some(from), Some(to)) => moves.push((from, to)),
             _ => return invalid("src or dest is missing"),
         }
     }
     work(&hall, visit, move |files| {
-        for each in moves {
-            files.call(each)?;
+        for (from, to) in moves {
+            // The protocol's own server moves nothing over what is there.
+            if files.look(&to)?.is_some() {
+                return Err(WorkshopError::Invalid(format!("path '{to}' already exists")));
+            }
+            files.call(FileCall::Move { from, to })?;
         }
         Ok(None)
     })
@@ -284,6 +382,9 @@ pub(crate) async fn set_permissions(
 }
 
 fn modes(body: &Map<String, Value>) -> Result<Vec<(String, Option<u32>)>, String> {
+    if body.len() > MOST_NAMES {
+        return Err(format!("one request has at most {MOST_NAMES} names"));
+    }
     let none = Map::new();
     let read = |(path, value): (&String, &Value)| match value {
         Value::Object(member) => Ok((path.clone(), mode(member)?)),
@@ -303,6 +404,9 @@ pub(crate) async fn replace(
         Ok(body) => body,
         Err(message) => return invalid(&message),
     };
+    if let Some(refusal) = too_many(body.len()) {
+        return refusal;
+    }
     let mut changes = Vec::new();
     for (path, change) in &body {
         let member = |name: &str| change.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -320,9 +424,10 @@ pub(crate) async fn replace(
             };
             let text = String::from_utf8(content.to_vec());
             let text = text.map_err(|_| WorkshopError::Invalid(format!("{path} is no text")))?;
-            let count = text.matches(&old).count();
+            let (changed, count) = reply::replaced(&text, &old, &new)
+                .ok_or_else(|| WorkshopError::Invalid(format!("{path} would become too large")))?;
             if count > 0 {
-                let content = Bytes::from(text.replace(&old, &new));
+                let content = Bytes::from(changed);
                 files.call(FileCall::Write { path: path.clone(), content, mode: None })?;
             }
             counts.insert(path, json!({ "replacedCount": count }));

@@ -24,6 +24,13 @@ const SHORTEST_S: u64 = 60;
 /// More sandboxes than this are not told at once.
 const MOST_LISTED: usize = 200;
 
+/// Where clients keep variables for later commands, unless they say where.
+const ENV_FILE: &str = "/tmp/.execd/envs";
+
+/// More labels than this, or longer ones, a sandbox does not have.
+const MOST_LABELS: usize = 256;
+const MOST_LABEL_BYTES: usize = 64 * 1024;
+
 pub(crate) async fn version() -> Response {
     reply::json(StatusCode::OK, &json!({ "version": VERSION }))
 }
@@ -67,18 +74,14 @@ pub(crate) async fn list(
     if let Some((name, _)) = query.iter().find(|(name, _)| !known.contains(&name.as_str())) {
         return invalid(&format!("{name} is not served here"));
     }
-    if named("metadata").any(|text| text.split('&').any(|pair| !pair.contains('='))) {
-        return invalid("metadata must be pairs of name=value");
-    }
     let states: Vec<&str> = named("state").collect();
-    let labels: Vec<(&str, &str)> = named("metadata")
-        .flat_map(|text| text.split('&'))
-        .filter_map(|pair| pair.split_once('='))
-        .collect();
+    let labels: Option<Vec<Label>> =
+        named("metadata").flat_map(|text| text.split('&')).map(label).collect();
+    let Some(labels) = labels else { return invalid("metadata must be pairs of name=value") };
     let all = hall.workshop.list(&guest, DoorName::Opensandbox);
     let fits = |sandbox: &&Sandbox| {
         let own = &sandbox.wanted.labels;
-        labels.iter().all(|(name, value)| own.get(*name).map(String::as_str) == Some(*value))
+        labels.iter().all(|label| label.fits(own))
             && (states.is_empty() || states.contains(&state(sandbox)))
     };
     let fitting: Vec<&Sandbox> = all.iter().filter(fits).collect();
@@ -97,6 +100,24 @@ pub(crate) async fn list(
         },
     });
     reply::json(StatusCode::OK, &body)
+}
+
+/// One pair of a filter. Some clients encode its parts once more, others send them as they are.
+struct Label<'a> {
+    name: &'a str,
+    value: &'a str,
+}
+
+fn label(pair: &str) -> Option<Label<'_>> {
+    let (name, value) = pair.split_once('=')?;
+    Some(Label { name, value })
+}
+
+impl Label<'_> {
+    fn fits(&self, labels: &BTreeMap<String, String>) -> bool {
+        let has = |name: &str, value: &str| labels.get(name).is_some_and(|own| own == value);
+        has(self.name, self.value) || has(&reply::decoded(self.name), &reply::decoded(self.value))
+    }
 }
 
 pub(crate) async fn describe(Visit((_, sandbox)): Visit) -> Response {
@@ -119,7 +140,13 @@ pub(crate) async fn endpoint(
     Visit((_, sandbox)): Visit,
     headers: HeaderMap,
     Path((id, port)): Path<(String, u16)>,
+    Query(query): Query<Vec<(String, String)>>,
 ) -> Response {
+    // Every address here is one behind this server, whether that is asked for or not. An address
+    // that ends at a moment of its own (`expires`) there is none.
+    if let Some((name, _)) = query.iter().find(|(name, _)| name != "use_server_proxy") {
+        return invalid(&format!("{name} cannot be enforced here"));
+    }
     if port != EXECD_PORT && port != EGRESS_PORT {
         return fault(
             StatusCode::NOT_FOUND,
@@ -141,7 +168,10 @@ pub(crate) async fn renew(
     Path(id): Path<String>,
     body: Bytes,
 ) -> Response {
-    let until = reply::object(&body).and_then(|body| text(&body, "expiresAt"));
+    let until = reply::object(&body).and_then(|body| match unknown_member(&body, &["expiresAt"]) {
+        Some(name) => Err(format!("{name} cannot be enforced here")),
+        None => text(&body, "expiresAt"),
+    });
     let until = match until {
         Ok(Some(text)) => moment(&text),
         Ok(None) => None,
@@ -208,6 +238,9 @@ pub(crate) async fn set_metadata(
             _ => return invalid(&format!("{name} must be a string or null")),
         }
     }
+    if let Err(message) = check_labels(&labels) {
+        return invalid(&message);
+    }
     match hall.workshop.set_labels(&guest, &id, labels) {
         Ok(sandbox) => answer(StatusCode::OK, &sandbox),
         Err(refusal) => error(&refusal),
@@ -246,6 +279,8 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
     boolean(body, "secureAccess")?;
     let image = image(body)?;
     let (cpu_milli, memory_bytes) = resources(body)?;
+    let labels = texts(body, "metadata")?;
+    check_labels(&labels)?;
     let seconds = whole(body, "timeout")?;
     if seconds.is_some_and(|seconds| seconds < SHORTEST_S) {
         return Err(format!("timeout must be at least {SHORTEST_S} seconds"));
@@ -256,8 +291,8 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
         name: None,
         timeout_ms: seconds.map(|seconds| seconds.saturating_mul(1000)),
         idle_ms: None,
-        env: texts(body, "env")?,
-        labels: texts(body, "metadata")?,
+        env: env(body)?,
+        labels,
         reach: reach(body)?,
         memory_bytes,
         cpu_milli,
@@ -265,6 +300,24 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
         home: HOME.to_owned(),
         user: USER.to_owned(),
     })
+}
+
+/// Reads variables. Clients keep further ones in the file that one of them names.
+fn env(body: &Map<String, Value>) -> Result<BTreeMap<String, String>, String> {
+    let mut env = texts(body, "env")?;
+    env.entry("EXECD_ENVS".to_owned()).or_insert_with(|| ENV_FILE.to_owned());
+    Ok(env)
+}
+
+/// Labels are kept as long as the sandbox lives, and changes add to them: they have an end.
+fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), String> {
+    let bytes: usize = labels.iter().map(|(name, value)| name.len() + value.len()).sum();
+    match labels.len() > MOST_LABELS || bytes > MOST_LABEL_BYTES {
+        true => Err(format!(
+            "metadata has at most {MOST_LABELS} entries of {MOST_LABEL_BYTES} bytes together"
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Only an entrypoint that does nothing can be kept: no program runs between calls.
@@ -286,7 +339,7 @@ fn image(body: &Map<String, Value>) -> Result<String, String> {
     }
     let uri = text(image, "uri")?.filter(|uri| !uri.is_empty());
     let uri = uri.ok_or_else(|| "image.uri is missing".to_owned())?;
-    if uri.contains("@sha256:") || uri.starts_with("sha256:") {
+    if uri.contains('@') || uri.starts_with("sha256:") {
         return Err("image.uri: a digest cannot be kept here, there are no images".to_owned());
     }
     Ok(uri)
@@ -302,7 +355,11 @@ fn resources(body: &Map<String, Value>) -> Result<(Option<u64>, Option<u64>), St
             "cpu" => {
                 let milli = match value.strip_suffix('m') {
                     Some(milli) => milli.parse::<u64>().ok(),
-                    None => value.parse::<f64>().ok().map(|count| (count * 1000.0) as u64),
+                    None => value
+                        .parse::<f64>()
+                        .ok()
+                        .filter(|count| count.is_finite())
+                        .map(|count| (count * 1000.0) as u64),
                 };
                 read.0 = Some(milli.filter(|milli| *milli > 0).ok_or_else(bad)?);
             }

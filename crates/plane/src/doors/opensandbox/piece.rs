@@ -48,7 +48,10 @@ impl Piece {
 
     /// Returns the answer with this piece of a file.
     pub(crate) fn answer(self, content: &Bytes) -> Response {
-        let kind = "application/octet-stream";
+        let kind = match self {
+            Self::Lines(..) => "text/plain; charset=utf-8",
+            Self::Whole | Self::Bytes(..) | Self::Last(_) => "application/octet-stream",
+        };
         let Some(range) = self.within(content) else {
             let mut response = fault(
                 StatusCode::RANGE_NOT_SATISFIABLE,
@@ -86,7 +89,10 @@ impl Piece {
                     std::iter::once(0).chain(ends.map(|(place, _)| place + 1)).collect();
                 let at = |line: usize| starts.get(line).copied().unwrap_or(length);
                 let first = from - 1;
-                Some(at(first)..count.map_or(length, |count| at(first.saturating_add(count))))
+                let end = count.map_or(length, |count| at(first.saturating_add(count)));
+                // Lines are told without the end of the last one.
+                let has_end = end > at(first) && content.get(end - 1) == Some(&b'\n');
+                Some(at(first)..end - usize::from(has_end))
             }
         }
     }
@@ -133,7 +139,8 @@ mod tests {
         check(Piece::Last(3), Some("ree"));
         check(Piece::Last(99), Some("one\ntwo\nthree"));
         check(Piece::Last(0), None);
-        check(Piece::Lines(2, Some(1)), Some("two\n"));
+        check(Piece::Lines(2, Some(1)), Some("two"));
+        check(Piece::Lines(1, Some(2)), Some("one\ntwo"));
         check(Piece::Lines(1, None), Some("one\ntwo\nthree"));
         check(Piece::Lines(3, Some(9)), Some("three"));
         check(Piece::Lines(4, Some(1)), Some(""));
