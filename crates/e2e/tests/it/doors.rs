@@ -151,6 +151,7 @@ fn check(house: &House, program: (&str, &str), script: &[&str]) {
 
 const NODE: (&str, &str) = ("doors", "node");
 const PYTHON: (&str, &str) = ("doors-py", "./.venv/bin/python");
+const OLD_OPENSANDBOX: (&str, &str) = ("doors-py-opensandbox-old", "./.venv/bin/python");
 
 #[test]
 fn the_e2b_sdk_works_by_environment_alone() {
@@ -178,6 +179,11 @@ fn the_opensandbox_sdk_works_by_environment_alone() {
 }
 
 #[test]
+fn an_older_opensandbox_sdk_works_too() {
+    check(&House::open(), NODE, &["opensandbox.mjs", "opensandbox-old"]);
+}
+
+#[test]
 fn the_e2b_sdk_for_python_works_by_environment_alone() {
     check(&House::open(), PYTHON, &["e2b_door.py"]);
 }
@@ -190,6 +196,11 @@ fn the_daytona_sdk_for_python_works_by_environment_alone() {
 #[test]
 fn the_opensandbox_sdk_for_python_works_by_environment_alone() {
     check(&House::open(), PYTHON, &["opensandbox_door.py"]);
+}
+
+#[test]
+fn an_older_opensandbox_sdk_for_python_works_too() {
+    check(&House::open(), OLD_OPENSANDBOX, &["opensandbox_door.py"]);
 }
 
 #[test]
