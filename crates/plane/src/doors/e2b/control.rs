@@ -292,15 +292,15 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
         "autoPauseMemory",
         "autoResume",
     ];
-    if let Some(name) = unknown_member(body, &known) {
-        let is_empty = match body.get(name) {
-            Some(Value::Array(items)) => items.is_empty(),
-            Some(Value::Object(members)) => members.is_empty(),
-            _ => false,
-        };
-        if !is_empty {
-            return Err(format!("{name} cannot be enforced here"));
-        }
+    // What is empty asks for nothing.
+    let mut asked = body.clone();
+    asked.retain(|_, value| match value {
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(members) => !members.is_empty(),
+        _ => true,
+    });
+    if let Some(name) = unknown_member(&asked, &known) {
+        return Err(format!("{name} cannot be enforced here"));
     }
     let template = text(body, "templateID")?.unwrap_or_else(|| TEMPLATE.to_owned());
     if template != TEMPLATE {
@@ -429,5 +429,18 @@ fn not_found(id: &str, error: &WorkshopError) -> Response {
             api_fault(StatusCode::NOT_FOUND, &format!("sandbox \"{id}\" doesn't exist"))
         }
         other => api_error(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_setting_hides_no_other_one() {
+        let create = |body: Value| wanted(body.as_object().unwrap()).map(|_| ());
+        assert_eq!(create(json!({ "templateID": "base", "mcp": {}, "volumeMounts": [] })), Ok(()));
+        let hidden = create(json!({ "mcp": {}, "volumeMounts": [{ "name": "disk" }] }));
+        assert_eq!(hidden.unwrap_err(), "volumeMounts cannot be enforced here");
     }
 }
