@@ -220,10 +220,20 @@ impl Spot {
         }
         self.make_parents()?;
         // Not truncated on opening: it may be a pipe or another thing that must not be touched.
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK;
-        let fd = self.open(flags, Mode::from_raw_mode(0o644))?;
-        check_plain(&fstat(&fd)?)?;
-        ftruncate(&fd, 0)?;
+        let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+        let private = Mode::from_raw_mode(0o600);
+        let made = self.open(flags | OFlags::CREATE | OFlags::EXCL, private);
+        // Set by hand, since the umask of whoever started the plane says nothing here.
+        let mode = mode.or(made.is_ok().then_some(0o644));
+        let fd = match made {
+            Err(Errno::EXIST) => self.open(flags | OFlags::CREATE, private)?,
+            made => made?,
+        };
+        let stat = fstat(&fd)?;
+        check_plain(&stat)?;
+        if stat.st_size > 0 {
+            ftruncate(&fd, 0)?;
+        }
         if let Some(mode) = mode {
             fchmod(&fd, Mode::from_raw_mode(mode & 0o777))?;
         }
@@ -237,14 +247,10 @@ impl Spot {
         }
         self.make_parents()?;
         let (parent, name) = self.parent()?;
-        let Some(mode) = mode else {
-            return mkdirat(&parent, name, Mode::from_raw_mode(0o755));
-        };
-        // Our own mask of permissions has no part in what was asked for.
-        mkdirat(&parent, name, Mode::from_raw_mode(0o700))?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let made = open_below(&parent, Path::new(name), flags, Mode::empty())?;
-        fchmod(&made, Mode::from_raw_mode(mode & 0o777))
+        match make_one(&parent, name, mode.unwrap_or(0o755)) {
+            Err(Errno::EXIST) if self.entry()?.kind != EntryKind::Directory => Err(Errno::NOTDIR),
+            other => other,
+        }
     }
 
     fn set_mode(&self, mode: u32) -> Result<(), Errno> {
@@ -319,13 +325,21 @@ fn make_all(root: &OwnedFd, below: &Path) -> Result<(), Errno> {
     let mut done = PathBuf::new();
     for component in below.components() {
         let parent = open_below(root, &done, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
-        match mkdirat(&parent, component.as_os_str(), Mode::from_raw_mode(0o755)) {
+        match make_one(&parent, component.as_os_str(), 0o755) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
         done.push(component);
     }
     Ok(())
+}
+
+/// Makes a directory with these permissions, whatever the umask of the plane is.
+fn make_one(parent: &OwnedFd, name: &std::ffi::OsStr, mode: u32) -> Result<(), Errno> {
+    mkdirat(parent, name, Mode::RWXU)?;
+    let made =
+        open_below(parent, Path::new(name), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+    fchmod(&made, Mode::from_raw_mode(mode & 0o777))
 }
 
 fn rename(from: &Spot, to: &Spot) -> Result<(), Errno> {
@@ -391,5 +405,43 @@ const fn check_plain(stat: &Stat) -> Result<(), Errno> {
         EntryKind::File => Ok(()),
         EntryKind::Directory => Err(Errno::ISDIR),
         EntryKind::Link | EntryKind::Other => Err(Errno::PERM),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn what_a_call_makes_has_its_permissions_whatever_the_umask_is() {
+        // For the whole process; nothing else that is tested here depends on it.
+        rustix::process::umask(Mode::from_raw_mode(0o077));
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("home")).unwrap();
+        let ground = Ground { directory: root.path(), home: "/home/user" };
+        let mode = |call: FileCall| match perform(&ground, &call, &[]) {
+            Ok(FileAnswer::Entry(entry)) => entry.mode,
+            other => panic!("{other:?}"),
+        };
+        let write = |mode| FileCall::Write { path: "a/b/file".into(), content: "x".into(), mode };
+        assert_eq!(mode(write(None)), 0o644);
+        assert_eq!(mode(FileCall::Stat { path: "a".into() }), 0o755);
+        assert_eq!(mode(write(Some(0o666))), 0o666);
+        assert_eq!(mode(write(None)), 0o666, "what is there keeps its permissions");
+        assert_eq!(mode(FileCall::MakeDirectory { path: "c".into(), mode: Some(0o775) }), 0o775);
+        assert_eq!(mode(FileCall::MakeDirectory { path: "d/e".into(), mode: None }), 0o755);
+    }
+
+    #[test]
+    fn a_directory_that_is_there_is_told_from_a_file_that_is_in_its_way() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("home/there")).unwrap();
+        std::fs::write(root.path().join("home/file"), "x").unwrap();
+        let ground = Ground { directory: root.path(), home: "/home/user" };
+        for (path, fault) in [("there", FileFault::Exists), ("file", FileFault::NotDirectory)] {
+            let call = FileCall::MakeDirectory { path: path.into(), mode: None };
+            assert_eq!(perform(&ground, &call, &[]).unwrap_err().0, fault, "{path}");
+        }
     }
 }

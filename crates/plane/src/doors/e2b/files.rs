@@ -118,9 +118,26 @@ fn row(entry: &Entry) -> Value {
         "modifiedTime": reply::rfc3339(entry.modified_ns),
     });
     if let (Some(target), Some(row)) = (&entry.target, row.as_object_mut()) {
-        row.insert("symlinkTarget".into(), json!(target));
+        row.insert("symlinkTarget".into(), json!(absolute(&entry.path, target)));
     }
     row
+}
+
+/// Returns where a link says that it leads, from the root; nobody has gone there.
+fn absolute(link: &str, target: &str) -> String {
+    let parent = link.rsplit_once('/').map_or("", |(parent, _)| parent);
+    let mut parts = Vec::new();
+    let below = if target.starts_with('/') { "" } else { parent };
+    for part in below.split('/').chain(target.split('/')) {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            name => parts.push(name),
+        }
+    }
+    format!("/{}", parts.join("/"))
 }
 
 pub(crate) async fn download(
@@ -283,4 +300,18 @@ fn file_error(error: &WorkshopError) -> Response {
         other => return super::api_error(other),
     };
     reply::with_receipt(api_fault(status, &error.to_string()), error.run())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_told_from_the_root() {
+        for (target, told) in
+            [("b", "/home/a/b"), ("../b/./c", "/home/b/c"), ("/x//y", "/x/y"), ("../../../..", "/")]
+        {
+            assert_eq!(absolute("/home/a/link", target), told, "{target}");
+        }
+    }
 }
