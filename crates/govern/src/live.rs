@@ -7,7 +7,8 @@
 //! ```text
 //! create: judged as the program `sandbox`   ─► a run that lasts as long as the sandbox
 //! exec:   judged as what it starts, unwrapped and as it came
-//! files:  judged as `cat`, `tee`, `ls`, `stat`, `mkdir`, `mv`, `rm`, `chmod` of that path
+//! files:  judged as `cat`, `tee`, `ls`, `stat`, `mkdir`, `mv`, `rm`, `chmod` of that path;
+//!         watching is judged as `ls`
 //! ```
 //!
 //! Nothing of a sandbox outlives it: its end kills every command, removes its directory and seals
@@ -24,6 +25,7 @@ mod env_file;
 mod files;
 mod keeper;
 mod life;
+mod lookout;
 mod sandbox;
 mod shell;
 
@@ -38,8 +40,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 use warrant_plane::doors::{
-    Decided, DoorName, EndsCommands, FileAnswer, FileCall, Life, Process, Reach, Sandbox, Start,
-    Wanted, Workshop, WorkshopError,
+    Decided, DoorName, EndsCommands, FileAnswer, FileCall, Life, Lookout, Process, Reach, Sandbox,
+    Start, Wanted, Workshop, WorkshopError,
 };
 use warrant_plane::{EmbeddedPlane, random};
 use warrant_protocol::request::ActorRef;
@@ -78,6 +80,8 @@ pub(crate) struct Shared {
     pub(crate) desk: Arc<Desk>,
     pub(crate) backend: Arc<dyn Backend>,
     root: PathBuf,
+    /// How many directories are watched.
+    lookouts: lookout::Places,
 }
 
 /// Everything that lives, by id.
@@ -135,7 +139,8 @@ impl Live {
         let sandboxes = Arc::new(Sandboxes::default());
         reap(Arc::downgrade(&sandboxes));
         let seen = fingerprint(desk.plane().home().root());
-        let shared = Arc::new(Shared { desk: Arc::clone(&desk), backend, root });
+        let lookouts = lookout::Places::default();
+        let shared = Arc::new(Shared { desk: Arc::clone(&desk), backend, root, lookouts });
         let current = Mutex::new(Current { shared, seen });
         Ok(Self { first: desk, current, sandboxes, _lock: lock })
     }
@@ -150,9 +155,13 @@ impl Live {
         if seen != current.seen {
             let desk = Desk::open(Some(home)).map_err(|_| WorkshopError::Failed)?;
             let _ = desk.plane().store().expect_many_writes();
-            let (backend, root) =
-                (Arc::clone(&current.shared.backend), current.shared.root.clone());
-            let shared = Arc::new(Shared { desk: Arc::new(desk), backend, root });
+            let before = &current.shared;
+            let shared = Arc::new(Shared {
+                desk: Arc::new(desk),
+                backend: Arc::clone(&before.backend),
+                root: before.root.clone(),
+                lookouts: before.lookouts.clone(),
+            });
             *current = Current { shared, seen };
         }
         Ok(Arc::clone(&current.shared))
@@ -347,6 +356,12 @@ impl Workshop for Live {
         let living = self.sandboxes.of(guest, id)?;
         living.touch();
         Ok(living.processes())
+    }
+
+    fn lookouts(&self, guest: &ActorRef, id: &str) -> Result<Vec<Arc<Lookout>>, WorkshopError> {
+        let living = self.sandboxes.of(guest, id)?;
+        living.touch();
+        Ok(living.lookouts())
     }
 
     fn file(

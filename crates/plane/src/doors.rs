@@ -38,6 +38,7 @@ macro_rules! extractor {
 pub mod daytona;
 pub mod e2b;
 pub mod helm;
+pub mod lookout;
 pub mod opensandbox;
 mod page;
 pub mod process;
@@ -56,6 +57,7 @@ use axum::middleware::{self, from_fn, map_request};
 use axum::response::Response;
 use futures_util::{StreamExt as _, stream};
 
+pub use lookout::{Change, Eye, Lookout, Over, Sighting};
 pub use process::{Attended, Chunk, ChunkStream, End, Grip, Next, Process, ProcessFacts};
 pub use workshop::{
     Decided, DoorName, EndsCommands, Entry, EntryKind, FileAnswer, FileCall, FileFault, Life,

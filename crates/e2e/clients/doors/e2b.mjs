@@ -56,10 +56,15 @@ assert.equal(await sandbox.files.exists('/home/user/new/one'), true)
 await sandbox.files.remove('/home/user/new')
 assert.equal(await sandbox.files.exists('/home/user/new'), false)
 await rejects(sandbox.files.read('/nope'), /does not exist/)
+// What is not there is gone already; a directory cannot be where a file is.
+await sandbox.files.remove('/home/user/new')
+await rejects(sandbox.files.makeDir('/home/user/dir/a.txt'), /not a directory/)
 
 // A link planted inside does not lead out.
 await sandbox.commands.run('ln -s /etc/passwd /home/user/leak')
 await rejects(sandbox.files.read('/home/user/leak'), /./)
+await sandbox.commands.run('ln -s ../dir/./a.txt /home/user/dir/link')
+if (!isOld) assert.equal((await sandbox.files.getInfo('dir/link')).symlinkTarget, '/home/user/dir/a.txt')
 
 // Input.
 const cat = await sandbox.commands.run('cat', { background: true, stdin: true, timeoutMs: 0 })
@@ -122,7 +127,40 @@ assert.equal((await sandbox.commands.run('head -c 12000000 /dev/zero | tr "\\0" 
 
 // A refusal that comes while a file is still being sent is told, and so is that of a stream.
 await rejects(sandbox.files.write('/home/user/big', 'x'.repeat(40_000_000), { user: 'root' }), /no other/)
-await rejects(sandbox.files.watchDir('/home/user', () => {}), /not served/)
+await rejects(sandbox.files.watchDir('/home/user', () => {}, { user: 'root' }), /no other/)
+
+// A watched directory tells what happens in it, and only in it, until the client has enough.
+await sandbox.files.makeDir('/home/user/watched/old')
+const happened = []
+const happens = async (type, name) => {
+  for (let i = 0; i < 200; i++) {
+    if (happened.some((event) => event.type === type && event.name === name)) return
+    await new Promise((resolve) => setTimeout(resolve, 25))
+  }
+  assert.fail(`${type} of ${name} is not told: ${JSON.stringify(happened)}`)
+}
+const watching = await sandbox.files.watchDir('/home/user/watched', (event) => happened.push(event), { recursive: true })
+await sandbox.files.write('watched/old/file', 'x')
+await happens('create', 'old/file')
+await happens('write', 'old/file')
+await sandbox.commands.run('mkdir watched/new && echo x > watched/new/file')
+await happens('create', 'new')
+await happens('create', 'new/file')
+await happens('write', 'new/file')
+await sandbox.commands.run('mv watched/new/file watched/moved && rm watched/moved')
+await happens('rename', 'new/file')
+await happens('remove', 'moved')
+await sandbox.files.write('unwatched', 'x')
+await watching.stop()
+await sandbox.files.write('watched/after', 'x')
+await new Promise((resolve) => setTimeout(resolve, 300))
+assert.ok(happened.every((event) => !['after', 'unwatched'].includes(event.name)))
+await rejects(sandbox.files.watchDir('/home/user/nothing', () => {}), /does not exist/)
+await rejects(sandbox.files.watchDir('/home/user/unwatched', () => {}), /not a directory/)
+await rejects(sandbox.files.watchDir('/home/user/leak', () => {}), /not a directory/)
+await new Promise((resolve, reject) => {
+  sandbox.files.watchDir('/home/user', () => {}, { timeoutMs: 300, onExit: (error) => (error ? resolve() : reject(new Error('a watch ends without a reason'))) }).catch(reject)
+})
 if (!isOld) {
   await sandbox.files.write('packed', 'packed text', { gzip: true })
   assert.equal(await sandbox.files.read('packed'), 'packed text')

@@ -18,7 +18,7 @@ use super::backend::programless;
 use super::files::{self, Ground};
 use super::life::report;
 use super::sandbox::{Living, Unwatched, limits_of, plain_wish, words};
-use super::{Shared, disk};
+use super::{Shared, disk, lookout};
 use crate::ask::Ask;
 use crate::desk::{DeskError, Hands, Permit};
 
@@ -29,6 +29,9 @@ pub(super) fn file(
     call: FileCall,
 ) -> Result<(FileAnswer, RunId), WorkshopError> {
     living.check_open()?;
+    if matches!(call, FileCall::Watch { .. }) {
+        living.check_lookouts()?;
+    }
     living.count_file_call();
     let (argv, note) = told(&call, &living.wanted.home)?;
     let place = living.place(shared);
@@ -39,11 +42,23 @@ pub(super) fn file(
     let work = Work {
         isolation: shared.backend.isolation(),
         slot: Mutex::new(None),
-        act: &|plan| act(&ground, &call, plan),
+        act: &|plan| match &call {
+            FileCall::Watch { path, recursive, entries } => {
+                let wish = lookout::Wish { path, recursive: *recursive, entries: *entries };
+                let facts = (&shared.lookouts, living.next_lookout(), &run);
+                lookout::open(&ground, &wish, facts).map(FileAnswer::Lookout)
+            }
+            _ => act(&ground, &call, plan),
+        },
     };
     let ended = perform(shared, (&run, &ask), &work)?;
     match work.slot.into_inner() {
-        Ok(Some(Ok(answer))) => Ok((answer, run)),
+        Ok(Some(Ok(answer))) => {
+            if let FileAnswer::Lookout(lookout) = &answer {
+                living.keep_lookout(lookout)?;
+            }
+            Ok((answer, run))
+        }
         Ok(Some(Err((fault, message)))) => Err(WorkshopError::File { fault, message, run }),
         _ => Err(WorkshopError::Refused { run, message: ended.message }),
     }
@@ -178,6 +193,11 @@ fn told(call: &FileCall, home: &str) -> Result<(Vec<String>, Option<String>), Wo
         FileCall::SetMode { path, mode } => {
             (words(&["chmod", &format!("{mode:o}"), "--", &at(path)?]), None)
         }
+        // Whoever watches learns what listing again and again would tell.
+        FileCall::Watch { path, recursive, .. } => {
+            let flags = if *recursive { "-laR" } else { "-la" };
+            (words(&["ls", flags, "--", &at(path)?]), Some("watched from now on".to_owned()))
+        }
     })
 }
 
@@ -256,5 +276,6 @@ fn answer_line(answer: &FileAnswer) -> Value {
         }
         FileAnswer::Entry(entry) => json!({ "path": entry.path, "bytes": entry.size }),
         FileAnswer::Entries(entries) => json!({ "entries": entries.len() }),
+        FileAnswer::Lookout(lookout) => json!({ "watch": lookout.id() }),
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Ground<'a> {
     pub(super) home: &'a str,
 }
 
-type Fault = (FileFault, String);
+pub(super) type Fault = (FileFault, String);
 
 /// Does a call.
 pub(super) fn perform(
@@ -80,6 +80,10 @@ pub(super) fn perform(
             spot.told(spot.set_mode(*mode))?;
             spot.told(spot.entry()).map(FileAnswer::Entry)
         }
+        // It outlasts its call, so it is the lookout's.
+        FileCall::Watch { path, .. } => {
+            Err((FileFault::Forbidden, format!("path '{path}' cannot be watched")))
+        }
     }
 }
 
@@ -113,7 +117,7 @@ impl Ground<'_> {
     }
 
     /// Finds a path inside. What is neither home nor `/tmp` does not exist for calls on files.
-    fn spot(&self, path: &str) -> Result<Spot, Fault> {
+    pub(super) fn spot(&self, path: &str) -> Result<Spot, Fault> {
         let missing = || (FileFault::Missing, format!("path '{path}' does not exist"));
         let inside = absolute(self.home, path).ok_or_else(missing)?;
         let places = [(self.home, "home"), ("/tmp", "tmp")];
@@ -130,7 +134,7 @@ impl Ground<'_> {
 }
 
 /// One path of a sandbox.
-struct Spot {
+pub(super) struct Spot {
     root: OwnedFd,
     /// Below the root; empty for the root itself.
     below: PathBuf,
@@ -138,7 +142,12 @@ struct Spot {
 }
 
 impl Spot {
-    fn told<T>(&self, result: Result<T, Errno>) -> Result<T, Fault> {
+    /// Returns the path as it is inside.
+    pub(super) fn inside(&self) -> &str {
+        &self.inside
+    }
+
+    pub(super) fn told<T>(&self, result: Result<T, Errno>) -> Result<T, Fault> {
         result.map_err(|errno| {
             let path = &self.inside;
             match errno {
@@ -178,7 +187,7 @@ impl Spot {
         open_below(&self.root, &self.below, flags, mode)
     }
 
-    fn open_directory(&self) -> Result<OwnedFd, Errno> {
+    pub(super) fn open_directory(&self) -> Result<OwnedFd, Errno> {
         self.open(OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())
     }
 
@@ -314,7 +323,12 @@ impl Spot {
 }
 
 /// Opens a path below a directory through no link.
-fn open_below(root: &OwnedFd, below: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+pub(super) fn open_below(
+    root: &OwnedFd,
+    below: &Path,
+    flags: OFlags,
+    mode: Mode,
+) -> Result<OwnedFd, Errno> {
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
     // SECURITY: a link planted inside must not lead to a file of the host.
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -369,7 +383,12 @@ fn remove_tree(parent: &OwnedFd, name: &std::ffi::OsStr, depth: usize) -> Result
     unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
-fn look(directory: &OwnedFd, name: &std::ffi::OsStr, inside: &str) -> Result<Entry, Errno> {
+/// Looks at one name of a directory.
+pub(super) fn look(
+    directory: &OwnedFd,
+    name: &std::ffi::OsStr,
+    inside: &str,
+) -> Result<Entry, Errno> {
     let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let target = match kind_of(&stat) {
         EntryKind::Link => readlinkat(directory, name, Vec::new()).ok(),

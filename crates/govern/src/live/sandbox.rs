@@ -9,7 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use warrant_plane::doors::{
-    DoorName, EndsCommands, Life, Process, Reach, Sandbox, ShellSession, Wanted, WorkshopError,
+    DoorName, EndsCommands, Life, Lookout, Process, Reach, Sandbox, ShellSession, Wanted,
+    WorkshopError,
 };
 use warrant_plane::random;
 use warrant_protocol::request::ActorRef;
@@ -20,6 +21,7 @@ use warrant_sandbox::{Cancel, Neighborhood, Stdin, Stream};
 use super::asks::{self, Place, Seen, Wish};
 use super::files::Ground;
 use super::life::{Bell, LifeWork, Reason};
+use super::lookout::MOST_OF_A_SANDBOX;
 use super::shell::{self, Shell};
 use super::{Shared, calls, now};
 use crate::ask::Ask;
@@ -75,6 +77,9 @@ struct State {
     processes: Vec<Arc<Process>>,
     /// What the sessions of commands have come to, by name.
     shells: BTreeMap<String, Shell>,
+    /// The directories that are watched.
+    lookouts: Vec<Arc<Lookout>>,
+    next_lookout: u64,
     next_pid: u32,
     running: usize,
     commands: u64,
@@ -135,6 +140,8 @@ impl Living {
             labels: wanted.labels.clone(),
             processes: Vec::new(),
             shells: BTreeMap::new(),
+            lookouts: Vec::new(),
+            next_lookout: 1,
             next_pid: 1,
             running: 0,
             commands: 0,
@@ -312,6 +319,43 @@ impl Living {
         self.state().processes.clone()
     }
 
+    /// Returns the directories that are watched.
+    pub(super) fn lookouts(&self) -> Vec<Arc<Lookout>> {
+        let mut state = self.state();
+        state.lookouts.retain(|lookout| !lookout.is_ended());
+        state.lookouts.clone()
+    }
+
+    /// Fails when no more directories are watched here.
+    pub(super) fn check_lookouts(&self) -> Result<(), WorkshopError> {
+        match self.lookouts().len() < MOST_OF_A_SANDBOX {
+            true => Ok(()),
+            false => Err(WorkshopError::Busy(format!(
+                "{MOST_OF_A_SANDBOX} directories are watched already; end one first"
+            ))),
+        }
+    }
+
+    /// Returns a name that no other watch of this sandbox has.
+    pub(super) fn next_lookout(&self) -> String {
+        let mut state = self.state();
+        let number = state.next_lookout;
+        state.next_lookout += 1;
+        format!("watch-{number}")
+    }
+
+    /// Keeps a watch, which ends with the sandbox at the latest.
+    pub(super) fn keep_lookout(&self, lookout: &Arc<Lookout>) -> Result<(), WorkshopError> {
+        let mut state = self.state();
+        // The bell is rung before what is kept here is ended.
+        if self.bell.is_rung() {
+            lookout.end();
+            return Err(WorkshopError::NoSandbox);
+        }
+        state.lookouts.push(Arc::clone(lookout));
+        Ok(())
+    }
+
     /// Returns where the shell of a session stands now, and prepares its next command.
     pub(super) fn shell(&self, session: &ShellSession) -> Shell {
         let mut state = self.state();
@@ -415,7 +459,10 @@ impl Living {
 
     fn clear(&self) -> (u64, u64) {
         self.end_commands();
-        let state = self.state();
+        let mut state = self.state();
+        for lookout in state.lookouts.drain(..) {
+            lookout.end();
+        }
         (state.commands, state.file_calls)
     }
 

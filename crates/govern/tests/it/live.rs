@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use warrant_govern::live::{Live, LiveError, TokenFile};
-use warrant_govern::{Desk, write_policy};
+use warrant_govern::{Desk, PolicyFiles, write_policy};
 use warrant_plane::doors::{
     ChunkStream, DoorName, End, EndsCommands, FileAnswer, FileCall, FileFault, Keeper as _,
     Process, Reach, Sandbox, Start, Wanted, Workshop, WorkshopError,
@@ -20,20 +20,20 @@ use warrant_sandbox::Namespace;
 
 use crate::desk::asking_desk;
 
-struct House {
+pub(crate) struct House {
     _home: TempDir,
     desk: Arc<Desk>,
-    live: Live,
+    pub(crate) live: Live,
 }
 
-fn house() -> House {
+pub(crate) fn house() -> House {
     let home = tempfile::tempdir().unwrap();
     let desk = Arc::new(Desk::open(Some(&home.path().join("home"))).unwrap());
     let live = Live::open(Arc::clone(&desk), Arc::new(Namespace::new())).unwrap();
     House { _home: home, desk, live }
 }
 
-fn guest(name: &str) -> ActorRef {
+pub(crate) fn guest(name: &str) -> ActorRef {
     ActorRef { kind: ActorKind::Service, id: name.to_owned() }
 }
 
@@ -81,19 +81,39 @@ fn end_of(process: &Process) -> End {
     }
 }
 
+/// Puts a policy in force that forbids a program.
+pub(crate) fn forbid(house: &House, program: &str) {
+    let mut files: PolicyFiles = Preset::Default.into();
+    let rule = format!(
+        "\n@id(\"no-{program}\")\n@reason(\"not {program}\")\nforbid (principal, action == \
+         Action::\"exec\", resource)\nwhen {{ context.cmd.programs.contains(\"{program}\") }};\n"
+    );
+    files.rules.push_str(&rule);
+    files.examples.clear();
+    write_policy(house.desk.plane().home().root(), &files).unwrap();
+}
+
 impl House {
-    fn create(&self) -> Sandbox {
+    pub(crate) fn bundle(&self, run: &warrant_protocol::RunId) -> String {
+        self.desk.plane().bundle(run).unwrap().to_string()
+    }
+
+    pub(crate) fn create(&self) -> Sandbox {
         self.live.create(&guest("one"), wanted()).unwrap()
     }
 
     #[track_caller]
-    fn run(&self, sandbox: &Sandbox, script: &str) -> (Outcome, String) {
+    pub(crate) fn run(&self, sandbox: &Sandbox, script: &str) -> (Outcome, String) {
         let process = self.live.start(&guest("one"), &sandbox.id, shell(script)).unwrap();
         let end = end_of(&process);
         (end.outcome, process.text(Some(ChunkStream::Stdout)))
     }
 
-    fn file(&self, sandbox: &Sandbox, call: FileCall) -> Result<FileAnswer, WorkshopError> {
+    pub(crate) fn file(
+        &self,
+        sandbox: &Sandbox,
+        call: FileCall,
+    ) -> Result<FileAnswer, WorkshopError> {
         self.live.file(&guest("one"), &sandbox.id, call).map(|(answer, _)| answer)
     }
 

@@ -10,4 +10,5 @@
 mod desk;
 mod governed;
 mod live;
+mod lookouts;
 mod passed;

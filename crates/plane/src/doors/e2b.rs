@@ -7,6 +7,8 @@ mod commands;
 mod connect;
 mod control;
 mod files;
+mod input;
+mod watching;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, Request};
@@ -56,6 +58,7 @@ pub fn data_router(hall: Hall) -> Router {
         .route("/process.Process/Connect", post(commands::connect))
         .route("/process.Process/List", post(commands::list))
         .route("/process.Process/SendInput", post(commands::send_input))
+        .route("/process.Process/StreamInput", post(input::stream_input))
         .route("/process.Process/CloseStdin", post(commands::close_stdin))
         .route("/process.Process/SendSignal", post(commands::send_signal))
         .route("/process.Process/Update", post(commands::update))
@@ -64,6 +67,10 @@ pub fn data_router(hall: Hall) -> Router {
         .route("/filesystem.Filesystem/Move", post(files::rename))
         .route("/filesystem.Filesystem/ListDir", post(files::list))
         .route("/filesystem.Filesystem/Remove", post(files::remove))
+        .route("/filesystem.Filesystem/WatchDir", post(watching::watch))
+        .route("/filesystem.Filesystem/CreateWatcher", post(watching::create))
+        .route("/filesystem.Filesystem/GetWatcherEvents", post(watching::events))
+        .route("/filesystem.Filesystem/RemoveWatcher", post(watching::remove))
         .fallback(unserved_call);
     data.layer(from_fn(in_words)).with_state(hall)
 }
@@ -84,6 +91,7 @@ async fn in_words(request: Request, next: Next) -> Response {
 }
 
 /// A sandbox that the caller of the data plane may use.
+#[derive(Clone)]
 pub(crate) struct Visit {
     pub(crate) hall: Hall,
     pub(crate) guest: ActorRef,

@@ -16,6 +16,7 @@ use warrant_protocol::request::ActorRef;
 use warrant_protocol::{RunId, Timestamp};
 
 use crate::EmbeddedPlane;
+use crate::doors::lookout::Lookout;
 use crate::doors::process::Process;
 use crate::reception::Note;
 
@@ -227,6 +228,15 @@ pub enum FileCall {
         /// To what.
         mode: u32,
     },
+    /// Watches a directory: what happens in it from now on.
+    Watch {
+        /// Which one.
+        path: String,
+        /// Whether the directories below it are watched too.
+        recursive: bool,
+        /// Whether it is told what a name is after something happened to it.
+        entries: bool,
+    },
 }
 
 /// What a call on files found.
@@ -238,6 +248,8 @@ pub enum FileAnswer {
     Entry(Entry),
     /// The names of a directory.
     Entries(Vec<Entry>),
+    /// A directory that is watched now.
+    Lookout(Arc<Lookout>),
 }
 
 /// One name of a directory.
@@ -471,6 +483,12 @@ pub trait Workshop: Send + Sync {
     /// # Errors
     /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
     fn processes(&self, guest: &ActorRef, id: &str) -> Result<Vec<Arc<Process>>, WorkshopError>;
+
+    /// Returns its directories that are watched.
+    ///
+    /// # Errors
+    /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
+    fn lookouts(&self, guest: &ActorRef, id: &str) -> Result<Vec<Arc<Lookout>>, WorkshopError>;
 
     /// Does a call on its files.
     ///

@@ -36,9 +36,10 @@ pub(crate) async fn start(visit: Visit, headers: HeaderMap, body: Bytes) -> Resp
         Ok(wish) => wish,
         Err(fault) => return stream_of_fault(&fault),
     };
+    let watcher = visit.clone();
     let started = visit.ask(move |hall, visit| hall.start(&visit.0, &visit.1, wish)).await;
     match started {
-        Ok(process) => watch(process.attend(), 0, &headers),
+        Ok(process) => watch(watcher, (process.attend(), 0), &headers),
         Err(error) => stream_of_fault(&Fault::from(&error)),
     }
 }
@@ -51,7 +52,7 @@ pub(crate) async fn connect(visit: Visit, headers: HeaderMap, body: Bytes) -> Re
     match found {
         Ok(process) => {
             let from = process.now();
-            watch(process.attend(), from, &headers)
+            watch(visit, (process.attend(), from), &headers)
         }
         Err(fault) => stream_of_fault(&fault),
     }
@@ -83,19 +84,20 @@ pub(crate) async fn list(State(hall): State<Hall>, visit: Visit) -> Response {
 }
 
 pub(crate) async fn send_input(visit: Visit, body: Bytes) -> Response {
-    on_process(visit, &body, |process, request| {
-        let input = request.get("input").and_then(Value::as_object);
-        let data = input.and_then(|input| input.get("stdin").or_else(|| input.get("pty")));
-        let data =
-            data.and_then(Value::as_str).ok_or_else(|| Fault::invalid("input is missing"))?;
-        let bytes = STANDARD.decode(data).map_err(|_| Fault::invalid("input is not base64"))?;
-        process.grip().write(&bytes).map_err(|_| Fault {
-            code: "failed_precondition",
-            message: "the command does not read input".to_owned(),
-            run: None,
-        })
+    on_process(visit, &body, give).await
+}
+
+/// Writes the input that a request carries.
+pub(super) fn give(process: &Process, request: &Map<String, Value>) -> Result<(), Fault> {
+    let input = request.get("input").and_then(Value::as_object);
+    let data = input.and_then(|input| input.get("stdin").or_else(|| input.get("pty")));
+    let data = data.and_then(Value::as_str).ok_or_else(|| Fault::invalid("input is missing"))?;
+    let bytes = STANDARD.decode(data).map_err(|_| Fault::invalid("input is not base64"))?;
+    process.grip().write(&bytes).map_err(|_| Fault {
+        code: "failed_precondition",
+        message: "the command does not read input".to_owned(),
+        run: None,
     })
-    .await
 }
 
 pub(crate) async fn close_stdin(visit: Visit, body: Bytes) -> Response {
@@ -163,7 +165,7 @@ async fn on_process(
 }
 
 /// Returns the running command a request selects by number or tag.
-fn find(visit: &Visit, request: &Map<String, Value>) -> Result<Arc<Process>, Fault> {
+pub(super) fn find(visit: &Visit, request: &Map<String, Value>) -> Result<Arc<Process>, Fault> {
     let selector = request.get("process").and_then(Value::as_object);
     let selector = selector.ok_or_else(|| Fault::invalid("process is missing"))?;
     let pid = selector.get("pid").and_then(Value::as_u64);
@@ -243,18 +245,23 @@ pub(super) fn check_user(headers: &HeaderMap) -> Result<(), Fault> {
 }
 
 /// Connect's own deadline; zero and none are none.
-fn timeout(headers: &HeaderMap) -> Option<u64> {
+pub(super) fn timeout(headers: &HeaderMap) -> Option<u64> {
     let ms = reply::header(headers, "connect-timeout-ms")?.parse::<u64>().ok()?;
     (ms > 0).then_some(ms)
 }
 
-/// Streams a command from a place on to its end. Who stops watching does not stop the command.
-fn watch(process: Attended, from: u64, headers: &HeaderMap) -> Response {
+/// Returns how often a quiet stream shows that it is alive.
+pub(super) fn keepalive(headers: &HeaderMap) -> Duration {
     let seconds = reply::header(headers, "keepalive-ping-interval").and_then(|s| s.parse().ok());
-    let every = Duration::from_secs(seconds.filter(|s| *s > 0).unwrap_or(KEEPALIVE_S));
+    Duration::from_secs(seconds.filter(|s| *s > 0).unwrap_or(KEEPALIVE_S))
+}
+
+/// Streams a command from a place on to its end. Who stops watching does not stop the command.
+fn watch(visit: Visit, (process, from): (Attended, u64), headers: &HeaderMap) -> Response {
+    let every = keepalive(headers);
     let run = process.facts().run.clone();
     let first = connect::message(&json!({ "event": { "start": { "pid": process.facts().pid } } }));
-    let state = Watch { process, cursor: from, every, is_over: false };
+    let state = Watch { visit, process, cursor: from, every, is_over: false };
     let rest = stream::unfold(state, |mut state| async move {
         if state.is_over {
             return None;
@@ -272,7 +279,7 @@ fn watch(process: Attended, from: u64, headers: &HeaderMap) -> Response {
             }
             Ok(Next::Ended(end)) => {
                 state.is_over = true;
-                last(&end, &state.process)
+                last(&end, &state)
             }
         };
         Some((Ok::<Bytes, std::convert::Infallible>(bytes), state))
@@ -283,6 +290,7 @@ fn watch(process: Attended, from: u64, headers: &HeaderMap) -> Response {
 }
 
 struct Watch {
+    visit: Visit,
     process: Attended,
     cursor: u64,
     every: Duration,
@@ -299,8 +307,8 @@ fn data(chunk: &Chunk) -> Value {
 }
 
 /// Returns the end event, if the program ran to one, and the end of the stream.
-fn last(end: &End, process: &Process) -> Bytes {
-    let run = &process.facts().run;
+fn last(end: &End, watch: &Watch) -> Bytes {
+    let run = &watch.process.facts().run;
     let ended = |code: i64, status: String, exited: bool| {
         let mut event = json!({ "exitCode": code, "exited": exited, "status": status });
         if let (Some(event), true) = (event.as_object_mut(), code != 0) {
@@ -315,6 +323,13 @@ fn last(end: &End, process: &Process) -> Bytes {
     let (event, fault) = match &end.outcome {
         Outcome::Exited { code } => ended(i64::from(*code), format!("exit status {code}"), true),
         Outcome::Signaled { signal } => ended(-1, format!("signal: {signal}"), false),
+        // Its end is the sandbox's; a program of its own would have an end to tell.
+        Outcome::Cancelled if !watch.visit.is_alive() => {
+            let message =
+                "the sandbox was killed or reached its end of life before the command ended"
+                    .to_owned();
+            (None, Some(Fault { code: "unavailable", message, run: Some(run.clone()) }))
+        }
         Outcome::Cancelled => ended(-1, "signal: killed".to_owned(), false),
         Outcome::Limited { limit: LimitKind::Wall } => refused("deadline_exceeded"),
         Outcome::Limited { limit } => {
@@ -341,7 +356,7 @@ pub(super) fn stream_of_fault(fault: &Fault) -> Response {
     reply::with_receipt(stream_response(body), fault.run.as_ref())
 }
 
-fn stream_response(body: Body) -> Response {
+pub(super) fn stream_response(body: Body) -> Response {
     let mut response = Response::new(body);
     let value = HeaderValue::from_static(STREAM);
     response.headers_mut().insert(CONTENT_TYPE, value);
@@ -349,6 +364,11 @@ fn stream_response(body: Body) -> Response {
 }
 
 impl Visit {
+    /// Returns whether the sandbox still lives.
+    fn is_alive(&self) -> bool {
+        self.hall.workshop.find(&self.guest, &self.id).is_ok()
+    }
+
     /// Asks the workshop about this sandbox on a thread that may wait.
     pub(super) async fn ask<T, F>(self, work: F) -> Result<T, WorkshopError>
     where

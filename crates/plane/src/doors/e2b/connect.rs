@@ -10,6 +10,10 @@ use crate::doors::{FileFault, WorkshopError, reply};
 
 /// Marks the last envelope of a stream.
 const END_OF_STREAM: u8 = 2;
+/// Flags and length before every message.
+const HEAD: usize = 5;
+/// The largest message of a client's stream.
+const MOST_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// An error in Connect's words.
 #[derive(Debug, Clone)]
@@ -73,6 +77,7 @@ pub(crate) fn error(fault: &Fault) -> Response {
         "already_exists" => StatusCode::CONFLICT,
         "resource_exhausted" => StatusCode::TOO_MANY_REQUESTS,
         "unimplemented" => StatusCode::NOT_IMPLEMENTED,
+        "unavailable" => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     let body = json!({ "code": fault.code, "message": fault.message });
@@ -86,7 +91,7 @@ pub(crate) fn answer(value: &Value, run: Option<&RunId>) -> Response {
 
 /// Reads the one envelope of a server stream's request.
 pub(crate) fn request(body: &[u8]) -> Result<Map<String, Value>, Fault> {
-    let Some((head, rest)) = body.split_first_chunk::<5>() else {
+    let Some((head, rest)) = body.split_first_chunk::<HEAD>() else {
         return Err(Fault::invalid("the request has no envelope"));
     };
     let [flags, length @ ..] = head;
@@ -97,6 +102,21 @@ pub(crate) fn request(body: &[u8]) -> Result<Map<String, Value>, Fault> {
     match rest.get(..length) {
         Some(message) if rest.len() == length => reply::object(message).map_err(Fault::invalid),
         _ => Err(Fault::invalid("the envelope has another length than it says")),
+    }
+}
+
+/// Takes the next whole message of a client's stream off what has arrived, if there is one.
+pub(crate) fn next_message(arrived: &mut BytesMut) -> Result<Option<Map<String, Value>>, Fault> {
+    let Some(head) = arrived.first_chunk::<HEAD>() else { return Ok(None) };
+    let [_, length @ ..] = head;
+    let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+    if length > MOST_MESSAGE_BYTES {
+        let message = "one message is larger than is read here".to_owned();
+        return Err(Fault { code: "resource_exhausted", message, run: None });
+    }
+    match arrived.len() < HEAD + length {
+        true => Ok(None),
+        false => request(&arrived.split_to(HEAD + length)).map(Some),
     }
 }
 
@@ -119,7 +139,7 @@ pub(crate) fn end(fault: Option<&Fault>, run: Option<&RunId>) -> Bytes {
 
 fn envelope(flags: u8, value: &Value) -> Bytes {
     let text = value.to_string();
-    let mut bytes = BytesMut::with_capacity(text.len() + 5);
+    let mut bytes = BytesMut::with_capacity(text.len() + HEAD);
     bytes.put_u8(flags);
     bytes.put_u32(u32::try_from(text.len()).unwrap_or(u32::MAX));
     bytes.put_slice(text.as_bytes());
@@ -140,5 +160,20 @@ mod tests {
         assert!(request(good.get(..good.len() - 1).unwrap()).is_err());
         assert!(request(b"").is_err());
         assert!(request(&envelope(1, &json!({}))).is_err());
+    }
+
+    #[test]
+    fn messages_that_arrive_in_pieces_are_read_one_by_one_and_bounded() {
+        let mut all = envelope(0, &json!({"a": 1})).to_vec();
+        all.extend_from_slice(&envelope(0, &json!({"b": 2})));
+        let mut arrived = BytesMut::new();
+        let mut read = Vec::new();
+        for byte in all {
+            arrived.put_u8(byte);
+            read.extend(next_message(&mut arrived).unwrap());
+        }
+        assert_eq!(read.iter().flat_map(Map::keys).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(arrived.is_empty());
+        assert!(next_message(&mut BytesMut::from(&[0, 255, 255, 255, 255][..])).is_err());
     }
 }

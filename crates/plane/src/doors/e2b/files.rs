@@ -87,7 +87,13 @@ async fn call(
             let rows: Vec<Value> = entries.iter().map(row).collect();
             connect::answer(&json!({ "entries": rows }), Some(&run))
         }
-        Ok((FileAnswer::Content(_), run)) => connect::answer(&json!({}), Some(&run)),
+        Ok((FileAnswer::Content(_) | FileAnswer::Lookout(_), run)) => {
+            connect::answer(&json!({}), Some(&run))
+        }
+        // What is not there is gone already.
+        Err(WorkshopError::File { fault: FileFault::Missing, run, .. }) if is_removal => {
+            connect::answer(&json!({}), Some(&run))
+        }
         Err(error) => connect::error(&Fault::from(&error)),
     }
 }
@@ -99,7 +105,7 @@ fn path(request: &Map<String, Value>, name: &str) -> Result<String, String> {
     }
 }
 
-fn row(entry: &Entry) -> Value {
+pub(super) fn row(entry: &Entry) -> Value {
     let kind = match entry.kind {
         EntryKind::File => "FILE_TYPE_FILE",
         EntryKind::Directory => "FILE_TYPE_DIRECTORY",

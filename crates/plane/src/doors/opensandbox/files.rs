@@ -170,7 +170,7 @@ fn rows(answer: &FileAnswer, fits: impl Fn(&Entry) -> bool) -> Value {
         FileAnswer::Entries(entries) => {
             Value::Array(entries.iter().filter(|entry| fits(entry)).map(row).collect())
         }
-        FileAnswer::Entry(_) | FileAnswer::Content(_) => json!([]),
+        FileAnswer::Entry(_) | FileAnswer::Content(_) | FileAnswer::Lookout(_) => json!([]),
     }
 }
 
