@@ -152,6 +152,7 @@ fn check(house: &House, program: (&str, &str), script: &[&str]) {
 const NODE: (&str, &str) = ("doors", "node");
 const PYTHON: (&str, &str) = ("doors-py", "./.venv/bin/python");
 const OLD_OPENSANDBOX: (&str, &str) = ("doors-py-opensandbox-old", "./.venv/bin/python");
+const OLD_PYTHON: (&str, &str) = ("doors-py-old", "./.venv/bin/python");
 
 #[test]
 fn the_e2b_sdk_works_by_environment_alone() {
@@ -186,6 +187,11 @@ fn an_older_opensandbox_sdk_works_too() {
 #[test]
 fn the_e2b_sdk_for_python_works_by_environment_alone() {
     check(&House::open(), PYTHON, &["e2b_door.py"]);
+}
+
+#[test]
+fn an_older_e2b_sdk_for_python_works_too() {
+    check(&House::open(), OLD_PYTHON, &["../doors-py/e2b_door.py", "old"]);
 }
 
 #[test]

@@ -82,7 +82,7 @@ impl Files<'_> {
     fn look(&mut self, path: &str) -> Result<Option<Entry>, WorkshopError> {
         match self.call(FileCall::Stat { path: path.to_owned() }) {
             Ok(FileAnswer::Entry(entry)) => Ok(Some(entry)),
-            Ok(FileAnswer::Content(_) | FileAnswer::Entries(_)) => Err(WorkshopError::Failed),
+            Ok(_) => Err(WorkshopError::Failed),
             Err(WorkshopError::File { fault: FileFault::Missing, run, .. }) => {
                 self.last = Some(run);
                 Ok(None)
