@@ -40,8 +40,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 use warrant_plane::doors::{
-    Decided, DoorName, EndsCommands, FileAnswer, FileCall, Life, Lookout, Process, Reach, Sandbox,
-    Start, Wanted, Workshop, WorkshopError,
+    Decided, DoorName, EndsCommands, FileAnswer, FileCall, Life, Lookout, Process, Question, Reach,
+    Sandbox, Start, Wanted, Workshop, WorkshopError,
 };
 use warrant_plane::{EmbeddedPlane, random};
 use warrant_protocol::request::ActorRef;
@@ -338,12 +338,12 @@ impl Workshop for Live {
         &self,
         guest: &ActorRef,
         id: &str,
-        argv: &[String],
+        question: &Question<'_>,
     ) -> Result<Decided, WorkshopError> {
         let living = self.sandboxes.of(guest, id)?;
         living.touch();
         let shared = self.shared()?;
-        decide::decide(&shared, &living, argv)
+        decide::decide(&shared, &living, question)
     }
 
     fn refuse(&self, guest: &ActorRef, id: &str, argv: &[String]) -> Result<RunId, WorkshopError> {

@@ -61,7 +61,8 @@ pub use lookout::{Change, Eye, Lookout, Over, Sighting};
 pub use process::{Attended, Chunk, ChunkStream, End, Grip, Next, Process, ProcessFacts};
 pub use workshop::{
     Decided, DoorName, EndsCommands, Entry, EntryKind, FileAnswer, FileCall, FileFault, Life,
-    Reach, Sandbox, ShellSession, Start, Terminal, Verdict, Wanted, Workshop, WorkshopError,
+    Question, Reach, Sandbox, ShellSession, Start, Terminal, Verdict, Wanted, Workshop,
+    WorkshopError,
 };
 
 use warrant_protocol::Timestamp;

@@ -56,7 +56,7 @@ for word in ("one", "two"):
 
 stranger = HelmClient(url, api_key=os.environ["OTHER_KEY"])
 rejects(lambda: ask("true", of=stranger), 404, "DENY_TOOL_NOT_FOUND")
-rejects(lambda: HelmClient(url, api_key="nobody").list_sessions(), 401, "UNAUTHORIZED")
+rejects(lambda: HelmClient(url, api_key="nobody").list_sessions(), 401, "DENY_TRUST_KEY_REVOKED")
 assert stranger.list_sessions() == []
 
 session = next(each for each in client.list_sessions() if each.session_id == sandbox)

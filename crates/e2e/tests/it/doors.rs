@@ -225,6 +225,73 @@ fn a_helm_decision_counts_once_for_its_command_and_sandbox() {
     assert_eq!(String::from_utf8_lossy(&found.unwrap().stdout), "", "values of variables are kept");
 }
 
+/// Has a client try one attack on the HELM door.
+#[track_caller]
+fn attack(name: &str) {
+    let house = House::open();
+    let home = house.desk.plane().home();
+    let person = SigningKey::from_seed(&[7; 32]);
+    home.add_approver("ann", person.public()).unwrap();
+    let key = match name {
+        "outside_verification" => home.plane_key().public().pem().to_owned(),
+        _ => person.to_secret_pem(),
+    };
+    let output = client(&house, NODE, &["helm-attacks.mjs", name, &key]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("ok "), "{said}");
+    house.verify_all();
+    house.check_nothing_left();
+    let stored = house.home.path().join("home/data");
+    let found = Command::new("grep").args(["-rl", "never-stored-value"]).arg(stored).output();
+    assert_eq!(String::from_utf8_lossy(&found.unwrap().stdout), "", "values of variables are kept");
+}
+
+#[test]
+fn one_decision_is_not_used_twice_by_racing_executions() {
+    attack("racing_executions");
+}
+
+#[test]
+fn one_approval_is_not_used_twice_by_racing_decisions() {
+    attack("racing_decisions");
+}
+
+#[test]
+fn an_intent_that_two_readers_read_differently_is_no_allow() {
+    attack("ambiguous_intents");
+}
+
+#[test]
+fn words_and_the_line_they_make_cannot_be_told_apart_by_blanks() {
+    attack("words_and_lines");
+}
+
+#[test]
+fn a_tool_that_runs_elsewhere_is_denied_and_no_error() {
+    attack("tools_elsewhere");
+}
+
+#[test]
+fn variables_cannot_change_what_was_decided() {
+    attack("variables");
+}
+
+#[test]
+fn a_session_cannot_be_opened_in_a_sandbox_of_another_door() {
+    attack("sandboxes_of_other_doors");
+}
+
+#[test]
+fn a_grant_cannot_outlive_its_sandbox() {
+    attack("grants_of_ending_sandboxes");
+}
+
+#[test]
+fn records_are_verified_by_others_with_the_public_key_of_the_plane() {
+    attack("outside_verification");
+}
+
 #[test]
 #[ignore = "a measurement: run it alone on a quiet machine, in release"]
 fn create_to_first_output_through_the_e2b_door() {

@@ -1,6 +1,8 @@
 //! Decisions about commands that are executed by a later call: judged in every form, and kept.
 
-use warrant_plane::doors::{Decided, Verdict, WorkshopError};
+use std::collections::{BTreeMap, BTreeSet};
+
+use warrant_plane::doors::{Decided, Question, Verdict, WorkshopError};
 use warrant_plane::random;
 use warrant_plane::{Judgment, Note, Reception, Submission, reception::APPROVAL_WAIT_MS};
 use warrant_protocol::{Decision, RunId};
@@ -17,13 +19,16 @@ use crate::ask::Ask;
 pub(super) fn decide(
     shared: &Shared,
     living: &Living,
-    argv: &[String],
+    question: &Question<'_>,
 ) -> Result<Decided, WorkshopError> {
     living.check_open()?;
+    let argv = question.argv;
+    let env = named(question.variables);
+    asks::check_client(&env)?;
     let place = living.place(shared);
     let line = words(&["bash", "-c", &argv.join(" ")]);
     let hosts = living.hosts();
-    let wish = |argv| Wish { hosts: &hosts, ..plain_wish(argv) };
+    let wish = |argv| Wish { hosts: &hosts, env: env.clone(), ..plain_wish(argv) };
     let mut forms = vec![asks::ask(&place, &wish(&line))?, asks::ask(&place, &wish(argv))?];
     forms.extend(asks::unwrapped(&place, &wish(&line))?);
     let mut asked: Option<Judgment> = None;
@@ -36,6 +41,15 @@ pub(super) fn decide(
         }
     }
     let Some(line) = forms.first() else { return Err(WorkshopError::Failed) };
+    // SECURITY: people would approve the command, not what a variable makes of its words.
+    if let (Some(judgment), Some(name)) = (&mut asked, choosing(line)) {
+        let reason =
+            format!("variable `{name}` chooses what the words mean: say it in the command");
+        judgment.summary.decision = Decision::Deny;
+        judgment.summary.reasons.push(reason);
+        judgment.requirements.clear();
+        return denied(shared, line, judgment.clone());
+    }
     let Some(judgment) = asked else {
         let told = words(&["sandbox", "decide", &living.id]);
         let note = Some(format!("allowed once: {}", argv.join(" ")));
@@ -119,7 +133,7 @@ pub(super) fn approved(
 ) -> Result<RunId, WorkshopError> {
     let mut judgment = shared.desk.judge(ask).map_err(|_| WorkshopError::Failed)?;
     // SECURITY: people approved the command, not what a variable makes of its words.
-    if judgment.summary.decision != Decision::Ask || chooses_programs(ask) {
+    if judgment.summary.decision != Decision::Ask || choosing(ask).is_some() {
         return permitted(shared.desk.permit(ask));
     }
     judgment.summary.decision = Decision::Allow;
@@ -131,13 +145,18 @@ pub(super) fn approved(
     }
 }
 
-/// Whether a request sets a variable that chooses what its words mean.
-fn chooses_programs(ask: &Ask) -> bool {
+/// Returns a variable of a request that chooses what its words mean.
+fn choosing(ask: &Ask) -> Option<String> {
     let execution = ask.request.execution_or_default();
     let vars = execution.env().and_then(|env| env.vars.as_ref());
-    let is_set = |name: &String| !ask.settled_env.contains(name);
-    let mut names = vars.into_iter().flatten().map(|(name, _)| name).filter(|name| is_set(name));
-    names.any(|name| warrant_script::chooses_programs(name))
+    let is_set = |name: &&String| !ask.settled_env.contains(*name);
+    let mut names = vars.into_iter().flatten().map(|(name, _)| name).filter(is_set);
+    names.find(|name| warrant_script::chooses_programs(name)).cloned()
+}
+
+/// Returns the variables of a command as a decision tells them: their names alone.
+fn named(variables: &BTreeSet<String>) -> BTreeMap<String, String> {
+    variables.iter().map(|name| (name.clone(), "not told".to_owned())).collect()
 }
 
 /// Records that an execution was refused because no decision allows it.

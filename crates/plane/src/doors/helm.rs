@@ -9,17 +9,18 @@
 //! rest of that SDK's surface reads them back (`reading`).
 
 mod evidence;
+mod grants;
+mod intent;
 mod pack;
 mod reading;
 mod records;
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{FromRef, Query, State};
+use axum::extract::{DefaultBodyLimit, FromRef, Query, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::map_response;
 use axum::response::Response;
@@ -28,11 +29,13 @@ use serde_json::{Map, Value, json};
 use warrant_protocol::request::ActorRef;
 use warrant_protocol::{Digest, RunId};
 
+use self::grants::{Asked, Grant, Grants, Questions};
+use self::intent::{Command, Intent, Wish};
 use self::records::{Entry, Kind};
 use crate::doors::reply::{self, number, text, texts, unknown_member};
 use crate::doors::{
-    ChunkStream, Decided, DoorName, FileAnswer, FileCall, FileFault, Hall, Reach, Sandbox, Start,
-    Verdict, Wanted, WorkshopError,
+    ChunkStream, Decided, DoorName, FileAnswer, FileCall, FileFault, Hall, Question, Reach,
+    Sandbox, Start, Verdict, Wanted, Workshop, WorkshopError,
 };
 use crate::store::RecordRow;
 
@@ -42,42 +45,33 @@ const HOME: &str = "/home/daytona";
 const USER: &str = "daytona";
 /// The label with the time of one execution, in milliseconds, as the adapter gave it at creation.
 const EXECUTION_TIME: &str = "helm.executionMs";
-/// How long a grant may wait for its execution.
-const GRANT_LIFE: Duration = Duration::from_secs(60);
-/// More grants than this do not wait at once.
-const MOST_GRANTS: usize = 200_000;
+/// The largest body that is no file: commands are shorter, and JSON takes more in memory.
+const MOST_JSON_BYTES: usize = 4 * 1024 * 1024;
 
 /// What this door remembers besides what the workshop does.
 #[derive(Clone)]
 struct Desk {
     hall: Hall,
     grants: Arc<Mutex<Grants>>,
+    asked: Arc<Mutex<Questions>>,
     exams: reading::Exams,
 }
 
-/// Grants by sandbox and command, oldest first.
-#[derive(Debug, Default)]
-struct Grants {
-    by_command: HashMap<(String, String), VecDeque<Grant>>,
-    waiting: usize,
-}
-
-/// A decision that waits for its execution.
-#[derive(Debug, Clone)]
-struct Grant {
-    until: Instant,
-    decision: RunId,
-    is_approved: bool,
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the routes.
 pub fn router(hall: Hall) -> Router {
-    let desk = Desk { hall, grants: Arc::default(), exams: reading::Exams::default() };
+    let (grants, asked, exams) = Default::default();
+    let desk = Desk { hall, grants, asked, exams };
     reading::routes()
         .route("/v1/chat/completions", post(decide))
         .route("/sandbox", post(create))
         .route("/sandbox/{id}", delete(destroy))
         .route("/sandbox/{id}/process/execute", post(execute))
+        .layer(DefaultBodyLimit::max(MOST_JSON_BYTES))
+        .merge(reading::pack_routes())
         .route("/sandbox/{id}/filesystem", get(read_file).put(write_file))
         .fallback(any(unserved))
         .layer(map_response(|response| reply::in_words(response, in_words)))
@@ -109,15 +103,30 @@ fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
     let holder = reply::bearer(headers).and_then(|token| hall.keeper.admit(token));
     holder.ok_or_else(|| {
         let text = "the token is missing or not good here";
-        fault(StatusCode::UNAUTHORIZED, "authentication_error", ("UNAUTHORIZED", text))
+        let reason = ("DENY_TRUST_KEY_REVOKED", text);
+        fault(StatusCode::UNAUTHORIZED, "authentication_error", reason)
     })
 }
 
-/// An error in the SDK's envelope.
+/// An error in the SDK's envelope: that of its first versions, and beside it that of newer ones.
 fn fault(status: StatusCode, kind: &str, (reason, message): (&str, &str)) -> Response {
-    let body = json!({ "error": {
-        "message": message, "type": kind, "code": status.as_u16(), "reason_code": reason,
-    } });
+    let code = match status {
+        StatusCode::UNAUTHORIZED => "unauthenticated",
+        StatusCode::FORBIDDEN => "permission_denied",
+        StatusCode::NOT_FOUND => "not_found",
+        StatusCode::TOO_MANY_REQUESTS => "resource_exhausted",
+        StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => "unimplemented",
+        StatusCode::SERVICE_UNAVAILABLE => "unavailable",
+        status if status.is_client_error() => "invalid_argument",
+        _ => "internal",
+    };
+    let detail = json!({ "reason_code": reason, "retryable": code == "resource_exhausted" });
+    let body = json!({
+        "error": { "message": message, "type": kind, "code": code, "reason_code": reason },
+        "code": code,
+        "message": message,
+        "details": [{ "type": "helm.errors.v1.ErrorDetail", "debug": detail }],
+    });
     let mut response = reply::json(status, &body);
     // Whatever an adapter makes of the status, this is no approval.
     set(&mut response, "x-helm-status", "DENIED");
@@ -168,45 +177,51 @@ fn invalid(message: &str) -> Response {
     fault(StatusCode::BAD_REQUEST, "invalid_request", ("DENY_SCHEMA_MISMATCH", message))
 }
 
-/// What an adapter wants to know.
-struct Intent {
-    sandbox: String,
-    argv: Vec<String>,
-    model: String,
-}
-
 async fn decide(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> Response {
-    let intent = match reply::object(&body).and_then(|body| intent(&body)) {
+    let Intent { model, wish } = match intent::read(&body) {
         Ok(intent) => intent,
         Err(message) => return invalid(&message),
     };
-    let key = (intent.sandbox.clone(), intent.argv.join(" "));
+    let command = match wish {
+        Wish::Command(command) => command,
+        Wish::Tool(tool) => return ungoverned(&model, &tool),
+    };
+    let key = grants::key(&command.sandbox, &command.argv.join(" "));
+    let digest = key.1;
+    let asking = Arc::clone(&desk.asked);
     let decided = desk.hall.ask(move |workshop| {
-        let mut decided = workshop.decide(&guest, &intent.sandbox, &intent.argv)?;
-        let text = completion(&decided, &intent);
+        own(workshop, &guest, &command.sandbox)?;
+        let question = Question { argv: &command.argv, variables: &command.variables };
+        let mut decided = workshop.decide(&guest, &command.sandbox, &question)?;
+        let text = completion(&decided, (&model, &command));
         let entry = Entry {
             verdict: decided.verdict,
             reason: reason(decided.verdict),
             reasons: decided.reasons.clone(),
-            command: Some(Digest::of(intent.argv.join(" ").as_bytes())),
+            command: Some(digest),
             output: Some(Digest::of(text.as_bytes())),
             ..Entry::allowed(Kind::Decision, decided.run.clone())
         };
         // INVARIANT: what is not recorded was not allowed.
-        let (plane, who) = (workshop.plane(), (intent.sandbox.as_str(), &guest));
+        let (plane, who) = (workshop.plane(), (command.sandbox.as_str(), &guest));
         let record = match decided.note.take() {
             Some(note) => records::keep_noted(plane, who, entry, *note)?,
             None => records::keep(plane, who, entry)?,
         };
-        let asked = (decided.verdict == Verdict::Waiting)
-            .then(|| reading::intent_hash(plane, &decided.run));
-        Ok((decided, record, text, asked.flatten()))
+        let mut asked = None;
+        if decided.verdict == Verdict::Waiting {
+            let question = Asked { session: command.sandbox, owner: guest, command: digest };
+            lock(&asking).keep(decided.run.clone(), question);
+            asked = reading::intent_hash(plane, &decided.run);
+        }
+        Ok((decided, record, text, asked))
     });
     let (decided, record, text, asked) = match decided.await {
         Ok(decided) => decided,
         Err(refusal) => return error(&refusal),
     };
-    if decided.verdict == Verdict::Allowed && !desk.grant(key, &decided) {
+    let grant = Grant { decision: decided.run.clone(), is_approved: decided.is_approved };
+    if decided.verdict == Verdict::Allowed && !desk.grants().keep(key, grant, Instant::now()) {
         let text = "too many grants wait for their execution";
         let full = ("DENY_BUDGET_EXCEEDED", text);
         return fault(StatusCode::TOO_MANY_REQUESTS, "permission_denied", full);
@@ -218,6 +233,31 @@ async fn decide(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> R
     response
 }
 
+/// Says no to a tool that runs at the client's: nothing here could hold it to an answer.
+///
+/// SECURITY: a denial and no error, since adapters that are told to go on without governance run
+/// the tool after an error.
+fn ungoverned(model: &str, tool: &str) -> Response {
+    let text = format!("`{tool}` runs outside of any sandbox, where nothing is enforced");
+    let message = json!({ "role": "assistant", "content": text });
+    let now = crate::random::now().map_or(0, |now| now.unix_ms() / 1000);
+    let body = said(("chatcmpl-denied", model), now, (message, "stop"));
+    let mut response = reply::bytes(StatusCode::OK, "application/json", body.into_bytes());
+    set(&mut response, "x-helm-status", "DENIED");
+    set(&mut response, "x-helm-reason-code", "DENY_TOOL_NOT_FOUND");
+    set(&mut response, "x-helm-tool-calls", "0");
+    response
+}
+
+/// Returns what policy said of a call that failed.
+const fn judged(refusal: &WorkshopError) -> Verdict {
+    match refusal {
+        WorkshopError::Denied { .. } => Verdict::Denied,
+        WorkshopError::Waiting { .. } => Verdict::Waiting,
+        _ => Verdict::Allowed,
+    }
+}
+
 const fn reason(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Allowed => "ALLOW",
@@ -226,46 +266,33 @@ const fn reason(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Reads the intent inside the message. Values of variables are not even looked at.
-fn intent(body: &Map<String, Value>) -> Result<Intent, String> {
-    let messages = body.get("messages").and_then(Value::as_array);
-    let last = messages.and_then(|messages| messages.last()).ok_or("messages is missing")?;
-    let content = last.get("content").and_then(Value::as_str).ok_or("content is missing")?;
-    let intent: Value =
-        serde_json::from_str(content).map_err(|_| "content is no JSON of an intent")?;
-    let member = |name: &str| intent.get(name).and_then(Value::as_str);
-    if member("type") != Some("sandbox_exec_intent") {
-        return Err("type must be sandbox_exec_intent".to_owned());
-    }
-    let sandbox = member("sandbox_id").ok_or("sandbox_id is missing")?.to_owned();
-    let words = intent.get("command").and_then(Value::as_array).ok_or("command must be a list")?;
-    let word = |value: &Value| value.as_str().map(str::to_owned);
-    let argv: Option<Vec<String>> = words.iter().map(word).collect();
-    let argv = argv.filter(|argv| !argv.is_empty()).ok_or("command must be a list of strings")?;
-    let model = text(body, "model")?.unwrap_or_else(|| "helm-governance".to_owned());
-    Ok(Intent { sandbox, argv, model })
-}
-
 /// Returns the body of the answer to an intent.
-fn completion(decided: &Decided, intent: &Intent) -> String {
-    let is_allowed = decided.verdict == Verdict::Allowed;
-    let message = match is_allowed {
-        true => {
-            let arguments = json!({ "sandbox_id": intent.sandbox, "command": intent.argv });
-            json!({ "role": "assistant", "content": null, "tool_calls": [{
+fn completion(decided: &Decided, (model, command): (&str, &Command)) -> String {
+    let (message, finish) = match decided.verdict {
+        Verdict::Allowed => {
+            let arguments = json!({ "sandbox_id": command.sandbox, "command": command.argv });
+            let message = json!({ "role": "assistant", "content": null, "tool_calls": [{
                 "id": format!("call_{}", decided.run.as_str()),
                 "type": "function",
-                "function": { "name": "sandbox_exec", "arguments": arguments.to_string() },
-            }] })
+                "function": { "name": intent::TOOL, "arguments": arguments.to_string() },
+            }] });
+            (message, "tool_calls")
         }
-        false => json!({ "role": "assistant", "content": refusal(decided) }),
+        Verdict::Denied | Verdict::Waiting => {
+            (json!({ "role": "assistant", "content": refusal(decided) }), "stop")
+        }
     };
-    let finish = if is_allowed { "tool_calls" } else { "stop" };
+    let id = format!("chatcmpl-{}", decided.run.as_str());
+    said((&id, model), decided.at.unix_ms() / 1000, (message, finish))
+}
+
+/// Returns a chat completion of one message.
+fn said((id, model): (&str, &str), created: u64, (message, finish): (Value, &str)) -> String {
     let body = json!({
-        "id": format!("chatcmpl-{}", decided.run.as_str()),
+        "id": id,
         "object": "chat.completion",
-        "created": decided.at.unix_ms() / 1000,
-        "model": intent.model,
+        "created": created,
+        "model": model,
         "choices": [{ "index": 0, "message": message, "finish_reason": finish }],
         "usage": { "prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0 },
     });
@@ -301,21 +328,8 @@ fn answer(decided: &Decided, record: &RecordRow, text: String) -> Response {
 }
 
 impl Desk {
-    /// Keeps a grant; false when too many wait.
-    fn grant(&self, key: (String, String), decided: &Decided) -> bool {
-        let now = Instant::now();
-        let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
-        if grants.waiting >= MOST_GRANTS {
-            grants.tidy(now);
-        }
-        if grants.waiting >= MOST_GRANTS {
-            return false;
-        }
-        let (decision, is_approved) = (decided.run.clone(), decided.is_approved);
-        let grant = Grant { until: now + GRANT_LIFE, decision, is_approved };
-        grants.by_command.entry(key).or_default().push_back(grant);
-        grants.waiting += 1;
-        true
+    fn grants(&self) -> MutexGuard<'_, Grants> {
+        lock(&self.grants)
     }
 
     /// Does a call on files and records it.
@@ -325,41 +339,17 @@ impl Desk {
         call: FileCall,
     ) -> Result<(FileAnswer, RunId), WorkshopError> {
         let done = self.hall.ask(move |workshop| {
-            let (answer, run) = workshop.file(&guest, &sandbox.id, call)?;
-            let entry = Entry::allowed(Kind::File, run.clone());
-            records::keep(workshop.plane(), (&sandbox.id, &guest), entry)?;
-            Ok((answer, run))
+            let done = workshop.file(&guest, &sandbox.id, call);
+            let run = done.as_ref().map_or_else(WorkshopError::run, |(_, run)| Some(run));
+            if let Some(run) = run.cloned() {
+                let verdict = done.as_ref().map_or_else(judged, |_| Verdict::Allowed);
+                let reason = reason(verdict);
+                let entry = Entry { verdict, reason, ..Entry::allowed(Kind::File, run) };
+                records::keep(workshop.plane(), (&sandbox.id, &guest), entry)?;
+            }
+            done
         });
         done.await
-    }
-
-    /// Uses a grant up; nothing when there is none that is still good.
-    fn redeem(&self, key: &(String, String)) -> Option<Grant> {
-        let now = Instant::now();
-        let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            // The oldest come first, so that whatever is behind a good one is good, too.
-            let oldest = grants.by_command.get_mut(key)?.pop_front();
-            let Some(oldest) = oldest else {
-                grants.by_command.remove(key);
-                return None;
-            };
-            grants.waiting -= 1;
-            if oldest.until > now {
-                return Some(oldest);
-            }
-        }
-    }
-}
-
-impl Grants {
-    /// Forgets what waited too long.
-    fn tidy(&mut self, now: Instant) {
-        self.by_command.retain(|_, waiting| {
-            waiting.retain(|grant| grant.until > now);
-            !waiting.is_empty()
-        });
-        self.waiting = self.by_command.values().map(VecDeque::len).sum();
     }
 }
 
@@ -395,7 +385,11 @@ async fn create(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> R
     let created = desk.hall.ask(move |workshop| {
         let sandbox = workshop.create(&guest, wanted)?;
         let entry = Entry::allowed(Kind::Create, sandbox.run.clone());
-        records::keep(workshop.plane(), (&sandbox.id, &guest), entry)?;
+        if let Err(failure) = records::keep(workshop.plane(), (&sandbox.id, &guest), entry) {
+            // Nobody learns its name, so nobody else would end it.
+            let _ = workshop.destroy(&guest, &sandbox.id);
+            return Err(failure);
+        }
         Ok(sandbox)
     });
     match created.await {
@@ -409,18 +403,27 @@ async fn create(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> R
 
 fn visit(hall: &Hall, headers: &HeaderMap, id: &str) -> Result<(ActorRef, Sandbox), Response> {
     let guest = guest(hall, headers)?;
-    match hall.workshop.find(&guest, id) {
+    match own(&*hall.workshop, &guest, id) {
         Ok(sandbox) => Ok((guest, sandbox)),
         Err(refusal) => Err(error(&refusal)),
     }
 }
 
-async fn destroy(State(desk): State<Desk>, Visit((guest, sandbox)): Visit) -> Response {
-    {
-        let mut grants = desk.grants.lock().unwrap_or_else(PoisonError::into_inner);
-        grants.by_command.retain(|(of, _), _| *of != sandbox.id);
-        grants.tidy(Instant::now());
+/// Finds a sandbox of this door.
+///
+/// SECURITY: what other doors do in theirs is no record of a session, so a session there would
+/// tell a part and look whole.
+fn own(workshop: &dyn Workshop, guest: &ActorRef, id: &str) -> Result<Sandbox, WorkshopError> {
+    let sandbox = workshop.find(guest, id)?;
+    match sandbox.wanted.door {
+        DoorName::Helm => Ok(sandbox),
+        DoorName::E2b | DoorName::Daytona | DoorName::Opensandbox => Err(WorkshopError::NoSandbox),
     }
+}
+
+async fn destroy(State(desk): State<Desk>, Visit((guest, sandbox)): Visit) -> Response {
+    desk.grants().forget(&sandbox.id, Instant::now());
+    lock(&desk.asked).forget(&sandbox.id);
     match desk.hall.ask(move |workshop| workshop.destroy(&guest, &sandbox.id)).await {
         Ok(run) => reply::with_receipt(reply::json(StatusCode::OK, &json!({})), Some(&run)),
         Err(refusal) => error(&refusal),
@@ -440,18 +443,19 @@ async fn execute(
     let usual = sandbox.wanted.labels.get(EXECUTION_TIME).and_then(|ms| ms.parse().ok());
     start.timeout_ms = start.timeout_ms.or(usual);
     // SECURITY: the decision is bound to the sandbox and the exact command, and counts once.
-    let Some(grant) = desk.redeem(&(sandbox.id.clone(), command.clone())) else {
+    let redeemed = desk.grants().redeem(&grants::key(&sandbox.id, &command), Instant::now());
+    let Some(grant) = redeemed else {
         return refuse(&desk, (guest, sandbox), (command, start)).await;
     };
     start.approved = grant.is_approved.then(|| grant.decision.clone());
     // SECURITY: a client that goes away meanwhile takes no record with it.
-    let work = redeemed(desk, (guest, sandbox), (command, start, grant));
+    let work = perform(desk, (guest, sandbox), (command, start, grant));
     let done = tokio::spawn(work).await;
     done.unwrap_or_else(|_| error(&WorkshopError::Failed))
 }
 
 /// Executes what a grant allows and records it.
-async fn redeemed(
+async fn perform(
     desk: Desk,
     (guest, sandbox): (ActorRef, Sandbox),
     (command, start, grant): (String, Start, Grant),

@@ -7,7 +7,7 @@
 //! Every call is judged by policy and leaves a receipt; its run is named in the answer and in the
 //! refusal. All calls may wait and must not be made on a thread of the event loop.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -469,8 +469,12 @@ pub trait Workshop: Send + Sync {
     ///
     /// # Errors
     /// [`WorkshopError`] when nothing could be decided or kept; that is no allow.
-    fn decide(&self, guest: &ActorRef, id: &str, argv: &[String])
-    -> Result<Decided, WorkshopError>;
+    fn decide(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        question: &Question<'_>,
+    ) -> Result<Decided, WorkshopError>;
 
     /// Records that an execution was refused because no decision allows it.
     ///
@@ -509,6 +513,15 @@ pub enum EndsCommands {
     Yes,
     /// The pause is refused while one runs.
     No,
+}
+
+/// What is to be decided: a command that a later call executes.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// Its words.
+    pub argv: &'a [String],
+    /// The names of the variables that it is to have.
+    pub variables: &'a BTreeSet<String>,
 }
 
 /// A decision about a command. It counts once its run is kept.

@@ -251,8 +251,9 @@ fn check_run(record: &Value, bundles: &Bundles, at: impl Fn(&str) -> String, fou
     let was_denied =
         matches!(bundle.receipt().body().outcome, Some(Outcome::Denied | Outcome::ApprovalExpired));
     let says_allowed = text(record, "decision") == "ALLOW";
-    // What waited for people may have ended either way since.
-    if text(record, "decision") != "ASK" && says_allowed == was_denied {
+    // What waited for people may have ended either way since, also after their word.
+    let is_open = text(record, "decision") == "ASK" || text(record, "kind") == "approval";
+    if !is_open && says_allowed == was_denied {
         found.policy_compliance.push(at("its run was decided otherwise"));
     }
 }

@@ -22,11 +22,13 @@ use tokio::sync::Semaphore;
 use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::{Digest, PublicKey, RunId, canonicalize};
 
+use super::grants::Asked;
 use super::pack::{Files, pack, unpack};
-use super::records::spelled;
-use super::{Desk, Guest, error, evidence, fault, invalid, records};
+use super::records::{Entry, Kind, spelled};
+use super::{Desk, Guest, error, evidence, fault, invalid, lock, reason, records};
 use crate::doors::reply::{self, text, unknown_member};
-use crate::doors::{ExamLevel, WorkshopError};
+use crate::doors::{ExamLevel, Verdict, WorkshopError};
+use crate::store::RecordRow;
 use crate::{Approved, EmbeddedPlane, random};
 
 /// The largest pack that is read.
@@ -54,7 +56,6 @@ impl Default for Exams {
 
 /// Returns the routes.
 pub(super) fn routes() -> Router<Desk> {
-    let packs = DefaultBodyLimit::max(MOST_PACK_BYTES);
     Router::new()
         .route("/healthz", get(health))
         .route("/version", get(version))
@@ -62,11 +63,17 @@ pub(super) fn routes() -> Router<Desk> {
         .route("/api/v1/proofgraph/sessions/{id}/receipts", get(receipts))
         .route("/api/v1/proofgraph/receipts/{hash}", get(receipt))
         .route("/api/v1/evidence/export", post(export))
-        .route("/api/v1/evidence/verify", post(verify).layer(packs))
-        .route("/api/v1/replay/verify", post(replay).layer(packs))
         .route("/api/v1/kernel/approve", post(approve))
         .route("/api/v1/conformance/run", post(examine))
         .route("/api/v1/conformance/reports/{id}", get(report))
+}
+
+/// Returns the routes that take packs.
+pub(super) fn pack_routes() -> Router<Desk> {
+    Router::new()
+        .route("/api/v1/evidence/verify", post(verify))
+        .route("/api/v1/replay/verify", post(replay))
+        .layer(DefaultBodyLimit::max(MOST_PACK_BYTES))
 }
 
 async fn health(State(desk): State<Desk>) -> Response {
@@ -312,6 +319,7 @@ async fn approve(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> 
         Ok(wish) => wish,
         Err(message) => return invalid(&message),
     };
+    let asked = Arc::clone(&desk.asked);
     let done = desk.hall.ask(move |workshop| {
         let plane = workshop.plane();
         // SECURITY: only a key that is registered here counts, and only over this very intent.
@@ -326,7 +334,12 @@ async fn approve(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> 
         };
         let actor = ActorRef { kind: ActorKind::Human, id: name };
         match plane.approve_authenticated(&waiting.run, &actor) {
-            Ok(approved) => Ok(Word::Taken(waiting.run, approved, actor)),
+            Ok(approved) => {
+                let question = lock(&asked).of(&waiting.run);
+                let record =
+                    question.map(|asked| recorded(plane, asked, (&waiting.run, &approved), &actor));
+                Ok(Word::Taken(waiting.run, approved, (actor, record.transpose()?)))
+            }
             Err(refusal) => Ok(Word::Refused(refusal.to_string())),
         }
     });
@@ -334,7 +347,11 @@ async fn approve(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> 
         fault(StatusCode::FORBIDDEN, "permission_denied", (reason, text))
     };
     match done.await {
-        Ok(Word::Taken(run, approved, actor)) => taken(&run, &approved, (&actor, intent)),
+        Ok(Word::Taken(run, _, (_, Some(record)))) => {
+            let body = records::receipt(&record);
+            reply::with_receipt(reply::json(StatusCode::OK, &body), Some(&run))
+        }
+        Ok(Word::Taken(run, approved, (actor, None))) => taken(&run, &approved, (&actor, intent)),
         Ok(Word::Unknown) => denied("DENY_TRUST_KEY_REVOKED", "this key approves nothing here"),
         Ok(Word::Unsigned) => denied("DENY_POLICY_VIOLATION", "signature_b64 does not fit"),
         Ok(Word::Nothing) => missing("nothing waits under this intent_hash"),
@@ -348,11 +365,32 @@ async fn approve(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> 
 
 /// What became of an approval.
 enum Word {
-    Taken(RunId, Approved, ActorRef),
+    Taken(RunId, Approved, (ActorRef, Option<RecordRow>)),
     Unknown,
     Unsigned,
     Nothing,
     Refused(String),
+}
+
+/// Records a person's word in the session that asked for it.
+fn recorded(
+    plane: &EmbeddedPlane,
+    asked: Asked,
+    (run, approved): (&RunId, &Approved),
+    actor: &ActorRef,
+) -> Result<RecordRow, WorkshopError> {
+    let verdict = match approved {
+        Approved::Issued => Verdict::Allowed,
+        _ => Verdict::Waiting,
+    };
+    let entry = Entry {
+        verdict,
+        reason: reason(verdict),
+        command: Some(asked.command),
+        by: Some(actor.label()),
+        ..Entry::allowed(Kind::Approval, run.clone())
+    };
+    records::keep(plane, (&asked.session, &asked.owner), entry)
 }
 
 fn approver(
@@ -363,6 +401,7 @@ fn approver(
     Ok(known.into_iter().find(|(_, known)| known.as_bytes().as_slice() == key))
 }
 
+/// Tells of the word about a run that no session here asked for, so that no record tells of it.
 fn taken(run: &RunId, approved: &Approved, (actor, intent): (&ActorRef, Digest)) -> Response {
     let is_enough = matches!(approved, Approved::Issued);
     let at = random::now().map(|now| now.to_string()).unwrap_or_default();

@@ -4,6 +4,7 @@
 //! ```text
 //! create ─► decision (ALLOW) ─► execution   an execution names the decision it used up
 //!           decision (DENY, ASK)            refusal: an execution that no decision allows
+//!           approval                        a person's word about a decision that asked
 //! ```
 //!
 //! A record names its run; the run's bundle is the proof of what happened, the record is the proof
@@ -31,6 +32,7 @@ pub(crate) enum Kind {
     Execution,
     Refusal,
     File,
+    Approval,
 }
 
 impl Kind {
@@ -41,6 +43,7 @@ impl Kind {
             Self::Execution => "execution",
             Self::Refusal => "refusal",
             Self::File => "file",
+            Self::Approval => "approval",
         }
     }
 }
@@ -59,6 +62,8 @@ pub(crate) struct Entry {
     pub(crate) command: Option<Digest>,
     /// What was answered.
     pub(crate) output: Option<Digest>,
+    /// Whose word it is, when it is not that of the session's owner.
+    pub(crate) by: Option<String>,
 }
 
 impl Entry {
@@ -73,6 +78,7 @@ impl Entry {
             decision: None,
             command: None,
             output: None,
+            by: None,
         }
     }
 }
@@ -107,7 +113,7 @@ fn keep_with(
     let at = random::now().map_err(|_| WorkshopError::Failed)?;
     let key = plane.home().plane_key().clone();
     let (owner, told) = (guest.label(), session.to_owned());
-    let principal = owner.clone();
+    let principal = entry.by.clone().unwrap_or_else(|| owner.clone());
     let make = move |lamport, previous: Option<Digest>| {
         let body = body(&entry, (&told, &principal), (lamport, previous), (at, receipt));
         let body = canonicalize(&body);

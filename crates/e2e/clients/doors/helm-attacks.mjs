@@ -1,0 +1,235 @@
+// Attacks on the HELM door, one by one: the first argument names it, the second is its key.
+import assert from 'node:assert/strict'
+import { createHash, createPrivateKey, createPublicKey, sign, verify } from 'node:crypto'
+import { gunzipSync } from 'node:zlib'
+
+const base = process.env.HELM_URL
+const key = process.env.E2B_API_KEY
+const send = async (method, path, body, headers = {}) => {
+  const response = await fetch(base + path, {
+    method, body, headers: { Authorization: `Bearer ${key}`, 'Content-Type': 'application/json', ...headers },
+  })
+  const bytes = Buffer.from(await response.arrayBuffer())
+  let json = null
+  try { json = JSON.parse(bytes) } catch {}
+  return { status: response.status, header: (name) => response.headers.get(name), json, bytes, text: bytes.toString() }
+}
+const call = (method, path, body) => send(method, path, body === undefined ? undefined : JSON.stringify(body))
+const body = (content, extra = {}) => ({
+  model: 'helm-governance', messages: [{ role: 'user', content }],
+  tools: [{ type: 'function', function: { name: 'sandbox_exec' } }], ...extra,
+})
+const intent = (id, command, extra = {}) => JSON.stringify({ type: 'sandbox_exec_intent', provider: 'daytona', sandbox_id: id, command, ...extra })
+const decide = (id, command, extra) => call('POST', '/v1/chat/completions', body(intent(id, command, extra)))
+const execute = (id, command, extra = {}) => call('POST', `/sandbox/${id}/process/execute`, { command, timeout: 20, ...extra })
+const create = async () => (await call('POST', '/sandbox', { language: 'python3' })).json.sandboxId
+const destroy = async (id) => assert.equal((await call('DELETE', `/sandbox/${id}`)).status, 200)
+const receipts = async (id) => (await call('GET', `/api/v1/proofgraph/sessions/${id}/receipts`)).json
+const count = (answers, test) => answers.filter(test).length
+const isNo = (answer, why) => {
+  assert.equal(answer.header('x-helm-status'), 'DENIED', `${why}: ${answer.text}`)
+  assert.ok(!answer.json.choices?.[0].message.tool_calls, why)
+}
+const times = (many, work) => Promise.all(Array.from({ length: many }, (_, at) => work(at)))
+
+const attacks = {
+  // One decision, many executions at once: one runs.
+  async racing_executions() {
+    const id = await create()
+    for (let round = 0; round < 5; round++) {
+      await decide(id, ['echo', 'x', '>>', 'ran'])
+      const answers = await times(8, () => execute(id, 'echo x >> ran'))
+      assert.deepEqual([count(answers, (each) => each.status === 200), count(answers, (each) => each.status === 403)], [1, 7])
+    }
+    assert.equal((await call('GET', `/sandbox/${id}/filesystem?path=ran`)).text, 'x\n'.repeat(5))
+    await destroy(id)
+    return id
+  },
+
+  // One word of a person, many decisions at once: one is an allow.
+  async racing_decisions(pem) {
+    const id = await create()
+    const asked = await decide(id, ['sudo', 'true'])
+    const hash = asked.header('x-helm-intent-hash')
+    const person = createPrivateKey(pem)
+    const publicKey = Buffer.from(createPublicKey(person).export({ format: 'jwk' }).x, 'base64url').toString('base64')
+    const signature = sign(null, Buffer.from(hash), person).toString('base64')
+    const words = await times(4, () => call('POST', '/api/v1/kernel/approve', { intent_hash: hash, signature_b64: signature, public_key_b64: publicKey }))
+    assert.equal(count(words, (each) => each.status === 200), 1, 'it is taken once')
+    const answers = await times(6, () => decide(id, ['sudo', 'true']))
+    const allowed = count(answers, (each) => each.header('x-helm-status') === 'APPROVED')
+    assert.equal(allowed, 1, answers.map((each) => each.text).join('\n'))
+    for (const answer of answers.filter((each) => each.header('x-helm-status') !== 'APPROVED')) isNo(answer, 'the others')
+    const ran = await times(6, () => execute(id, 'sudo true'))
+    assert.equal(count(ran, (each) => each.status === 200), 1)
+    // The word is a record of the session, signed as the others are.
+    const word = words.find((each) => each.status === 200).json
+    assert.deepEqual([word.status, word.principal, word.receipt_id], ['APPROVED', 'human:ann', asked.header('x-helm-receipt-id')])
+    assert.match(word.signature, /^[0-9a-f]{128}$/)
+    assert.deepEqual((await receipts(id)).find((each) => each.blob_hash === word.blob_hash), word)
+    await destroy(id)
+    const pack = (await call('POST', '/api/v1/evidence/export', { session_id: id })).bytes
+    const form = new FormData()
+    form.append('bundle', new Blob([pack]))
+    const replayed = await fetch(`${base}/api/v1/replay/verify`, { method: 'POST', body: form })
+    assert.equal((await replayed.json()).verdict, 'PASS')
+    return id
+  },
+
+  // What two readers read differently is judged by neither.
+  async ambiguous_intents() {
+    const id = await create()
+    const good = intent(id, ['true'])
+    const bodies = {
+      'a member twice in the intent': JSON.stringify(body(good.replace('"command"', '"command":["ls"],"command"'))),
+      'a member twice in the body': JSON.stringify(body(good)).replace('"messages"', '"messages":[],"messages"'),
+      'a second message': JSON.stringify(body(good, { messages: [{ role: 'user', content: good }, { role: 'user', content: intent(id, ['ls']) }] })),
+      'an answer of its own': JSON.stringify(body(good, { messages: [{ role: 'assistant', content: good }] })),
+      'calls of its own': JSON.stringify(body(good, { messages: [{ role: 'user', content: good, tool_calls: [{ id: 'x', type: 'function' }] }] })),
+      'content in parts': JSON.stringify(body([{ type: 'text', text: good }])),
+      'a stream': JSON.stringify(body(good, { stream: true })),
+      'another tool': JSON.stringify(body(good, { tools: [{ type: 'function', function: { name: 'other' } }] })),
+      'a directory that is not judged': JSON.stringify(body(intent(id, ['true'], { cwd: '/tmp' }))),
+      'a lone surrogate': JSON.stringify(body(intent(id, ['echo', 'X']).replace('X', '\\ud800'))),
+      'a NUL': JSON.stringify(body(intent(id, ['true', '\0']))),
+      'no words': JSON.stringify(body(intent(id, []))),
+      'an empty program': JSON.stringify(body(intent(id, ['', 'true']))),
+      'a word that is none': JSON.stringify(body(intent(id, ['echo', 1]))),
+      'much too long': JSON.stringify(body(intent(id, ['echo', 'x'.repeat(300_000)]))),
+      'nothing but zeros': `{"messages":[${'0,'.repeat(4_000_000)}0]}`,
+    }
+    for (const [why, text] of Object.entries(bodies)) {
+      const answer = await send('POST', '/v1/chat/completions', text)
+      isNo(answer, why)
+      assert.ok([400, 413].includes(answer.status), `${why}: ${answer.status}`)
+      assert.deepEqual([answer.json.error.type, typeof answer.json.error.code, answer.json.error.reason_code], ['invalid_request', 'string', 'DENY_SCHEMA_MISMATCH'], why)
+    }
+    assert.equal((await execute(id, 'true')).status, 403, 'none of them was an allow')
+    assert.equal((await receipts(id)).length, 2, 'the beginning, and the execution that was refused')
+    await destroy(id)
+    return id
+  },
+
+  // Blanks, tabs, newlines and quotes make no line another one.
+  async words_and_lines() {
+    const id = await create()
+    const run = async (command) => {
+      const decided = await decide(id, command)
+      assert.equal(decided.header('x-helm-status'), 'APPROVED', decided.text)
+      return (await execute(id, command.join(' '))).json.output
+    }
+    assert.equal(await run(['echo', 'a  b']), 'a b\n', 'the line is what runs, and what was judged')
+    assert.equal(await run(['echo', "'a  b'"]), 'a  b\n')
+    assert.equal(await run(['echo', '']), '\n')
+    for (const [decided, executed] of [[['echo', 'a b'], 'echo  a b'], [['echo', 'a'], 'echo a '], [['echo', 'a'], 'echo\ta'], [['echo', 'caf\u00e9'], 'echo cafe\u0301'], [['echo', 'a'], 'echo a\n']]) {
+      await decide(id, decided)
+      assert.equal((await execute(id, executed)).status, 403, JSON.stringify(executed))
+    }
+    for (const command of [['echo', 'x\nsudo id'], ['echo', 'x;sudo', 'id'], ['echo', '$(sudo id)'], ['echo', 'x', '\tsudo', '|', 'sudo', 'id'], ['true', '&&', 'sudo', 'id']]) {
+      isNo(await decide(id, command), JSON.stringify(command))
+      assert.equal((await execute(id, command.join(' '))).status, 403)
+    }
+    await destroy(id)
+    return id
+  },
+
+  // A tool that runs at the client's is no for good: an error would let careless adapters run it.
+  async tools_elsewhere() {
+    const content = JSON.stringify({ type: 'tool_call_intent', tool: 'delete_all', arguments: { path: '/' } })
+    const answer = await call('POST', '/v1/chat/completions', body(content, { tools: [{ type: 'function', function: { name: 'delete_all' } }] }))
+    isNo(answer, 'a tool')
+    assert.deepEqual([answer.status, answer.header('x-helm-reason-code'), answer.json.choices[0].finish_reason], [200, 'DENY_TOOL_NOT_FOUND', 'stop'])
+    assert.match(answer.json.choices[0].message.content, /delete_all/)
+    const id = await create()
+    await destroy(id)
+    return id
+  },
+
+  // Variables that change what words mean are judged with the decision.
+  async variables() {
+    const id = await create()
+    const loaded = await decide(id, ['ls'], { env: { BASH_ENV: '/tmp/x' } })
+    isNo(loaded, 'BASH_ENV')
+    assert.match(loaded.text, /BASH_ENV/)
+    const path = await decide(id, ['sudo', 'ls'], { env: { PATH: '/tmp' } })
+    isNo(path, 'PATH')
+    assert.match(path.json.choices[0].message.content, /PATH/)
+    assert.equal(path.header('x-helm-reason-code'), 'DENY_POLICY_VIOLATION', 'nobody is asked in vain')
+    const plain = await decide(id, ['printenv', 'WORD'], { env: { WORD: 'never-stored-value' } })
+    assert.equal(plain.header('x-helm-status'), 'APPROVED')
+    assert.equal((await execute(id, 'printenv WORD', { env: { WORD: 'told' } })).json.output, 'told\n')
+    await destroy(id)
+    return id
+  },
+
+  // A session in a sandbox of another door would tell a part and look whole.
+  async sandboxes_of_other_doors() {
+    const headers = { 'X-API-KEY': key, 'Content-Type': 'application/json' }
+    const made = await fetch(`${base}/sandboxes`, { method: 'POST', headers, body: JSON.stringify({ templateID: 'base', timeout: 60 }) })
+    const { sandboxID: id } = await made.json()
+    isNo(await decide(id, ['true']), 'a decision')
+    assert.equal((await decide(id, ['true'])).status, 404)
+    assert.equal((await execute(id, 'true')).status, 404)
+    assert.equal((await call('GET', `/sandbox/${id}/filesystem?path=/etc/hostname`)).status, 404)
+    assert.equal((await call('DELETE', `/sandbox/${id}`)).status, 404)
+    assert.equal((await fetch(`${base}/sandboxes/${id}`, { method: 'DELETE', headers })).status, 204)
+    const own = await create()
+    await destroy(own)
+    return own
+  },
+
+  // A grant that is used while its sandbox ends runs before or not at all.
+  async grants_of_ending_sandboxes() {
+    for (let round = 0; round < 4; round++) {
+      const id = await create()
+      await times(4, () => decide(id, ['echo', 'x']))
+      const [gone, ...ran] = await Promise.all([call('DELETE', `/sandbox/${id}`), ...Array.from({ length: 4 }, () => execute(id, 'echo x'))])
+      assert.equal(gone.status, 200)
+      for (const each of ran) assert.ok([200, 403, 404].includes(each.status), `${each.status} ${each.text}`)
+      assert.equal((await execute(id, 'echo x')).status, 404)
+      isNo(await decide(id, ['echo', 'x']), 'it is gone')
+      assert.equal((await call('DELETE', `/sandbox/${id}`)).status, 404)
+    }
+    const id = await create()
+    await destroy(id)
+    return id
+  },
+
+  // Whoever has the plane's public key can check every record with any Ed25519 there is.
+  async outside_verification(pem) {
+    const id = await create()
+    const allowed = await decide(id, ['echo', 'hello'])
+    await execute(id, 'echo hello')
+    await call('GET', `/sandbox/${id}/filesystem?path=none`)
+    isNo(await decide(id, ['sudo', 'id']), 'sudo')
+    await destroy(id)
+    const tar = gunzipSync((await call('POST', '/api/v1/evidence/export', { session_id: id })).bytes)
+    const plane = createPublicKey(pem)
+    const sorted = (value) => value === null || typeof value !== 'object' ? value : Array.isArray(value) ? value.map(sorted)
+      : Object.fromEntries(Object.keys(value).sort().map((name) => [name, sorted(value[name])]))
+    const told = []
+    for (let at = 0; tar[at]; ) {
+      const name = tar.subarray(at, at + 100).toString().replace(/\0.*/s, '')
+      const size = parseInt(tar.subarray(at + 124, at + 135).toString(), 8)
+      const content = tar.subarray(at + 512, at + 512 + size)
+      at += 512 + Math.ceil(size / 512) * 512
+      if (!name.startsWith('records/')) continue
+      const { record, signature } = JSON.parse(content)
+      const canonical = Buffer.from(JSON.stringify(sorted(record)))
+      assert.ok(verify(null, canonical, plane, Buffer.from(signature, 'hex')), name)
+      const changed = Buffer.from(canonical.toString().replace('"lamport":', '"lamport":1'))
+      assert.ok(!verify(null, changed, plane, Buffer.from(signature, 'hex')), name)
+      told.push({ record, signature, hash: 'sha256:' + createHash('sha256').update(canonical).digest('hex') })
+    }
+    assert.deepEqual(told.map((each) => [each.record.lamport, each.record.kind]), [[1, 'create'], [2, 'decision'], [3, 'execution'], [4, 'file'], [5, 'decision']])
+    const decision = told[1]
+    assert.deepEqual([decision.signature, decision.hash, String(decision.record.lamport), decision.record.run],
+      ['signature', 'proofgraph-node', 'lamport-clock', 'decision-id'].map((name) => allowed.header(`x-helm-${name}`)))
+    assert.equal('sha256:' + decision.record.output, allowed.header('x-helm-output-hash'))
+    assert.equal(allowed.header('x-helm-output-hash'), 'sha256:' + createHash('sha256').update(allowed.bytes).digest('hex'))
+    return id
+  },
+}
+
+const [name, argument] = process.argv.slice(2)
+console.log(`ok ${await attacks[name](argument)}`)
