@@ -40,7 +40,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 use warrant_plane::doors::{
-    Decided, DoorName, EndsCommands, FileAnswer, FileCall, Life, Lookout, Process, Question, Reach,
+    Decided, DoorName, EndsCommands, FileAnswer, FileCall, Lookout, Process, Question, Reach,
     Sandbox, Start, Wanted, Workshop, WorkshopError,
 };
 use warrant_plane::{EmbeddedPlane, random};
@@ -215,6 +215,8 @@ fn reap(sandboxes: Weak<Sandboxes>) {
                 } else if living.is_due(now) {
                     living.finish(Reason::Expired);
                     sandboxes.forget(&living.id);
+                } else if living.is_to_pause(now) {
+                    living.pause_due();
                 } else if living.is_idle(now) {
                     living.pause_idle();
                 }
@@ -312,7 +314,7 @@ impl Workshop for Live {
 
     fn resume(&self, guest: &ActorRef, id: &str) -> Result<Sandbox, WorkshopError> {
         let living = self.sandboxes.of(guest, id)?;
-        living.set_life(Life::Running);
+        living.wake();
         Ok(living.describe())
     }
 

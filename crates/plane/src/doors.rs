@@ -60,9 +60,9 @@ use futures_util::{StreamExt as _, stream};
 pub use lookout::{Change, Eye, Lookout, Over, Sighting};
 pub use process::{Attended, Chunk, ChunkStream, End, Grip, Next, Process, ProcessFacts};
 pub use workshop::{
-    Decided, DoorName, EndsCommands, Entry, EntryKind, FileAnswer, FileCall, FileFault, Life,
-    Question, Reach, Sandbox, ShellSession, Start, Terminal, Verdict, Wanted, Workshop,
-    WorkshopError,
+    AtEnd, Decided, DoorName, EndsCommands, Entry, EntryKind, FileAnswer, FileCall, FileFault,
+    Life, Question, Reach, Sandbox, ShellSession, Start, Terminal, Verdict, Wakes, Wanted,
+    Workshop, WorkshopError,
 };
 
 use warrant_protocol::Timestamp;

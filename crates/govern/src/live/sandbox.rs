@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use warrant_plane::doors::{
-    DoorName, EndsCommands, Life, Lookout, Process, Reach, Sandbox, ShellSession, Wanted,
-    WorkshopError,
+    AtEnd, DoorName, EndsCommands, Life, Lookout, Process, Reach, Sandbox, ShellSession, Wakes,
+    Wanted, WorkshopError,
 };
 use warrant_plane::random;
 use warrant_protocol::request::ActorRef;
@@ -217,8 +217,64 @@ impl Living {
         self.bell.is_rung()
     }
 
+    /// Whether its end has come: that of its time, unless it is to be paused then; that of policy
+    /// in any case.
     pub(super) fn is_due(&self, now: Timestamp) -> bool {
-        now >= self.state().ends_at
+        let state = self.state();
+        let waits = self.wanted.at_end != AtEnd::Ends || state.life == Life::Paused;
+        now >= if waits && self.is_kept_paused() { self.ends_at_most } else { state.ends_at }
+    }
+
+    /// Whether it is kept beyond its time while it is paused, as the protocol has it.
+    fn is_kept_paused(&self) -> bool {
+        self.wanted.at_end != AtEnd::Ends || self.wanted.door == DoorName::E2b
+    }
+
+    /// Whether its time is over and it is to be paused.
+    pub(super) fn is_to_pause(&self, now: Timestamp) -> bool {
+        let state = self.state();
+        let is_over = state.life == Life::Running && now >= state.ends_at;
+        match self.wanted.at_end {
+            AtEnd::Ends => false,
+            AtEnd::Pauses(EndsCommands::No, _) => is_over && state.running == 0,
+            AtEnd::Pauses(EndsCommands::Yes, _) => is_over,
+        }
+    }
+
+    /// Pauses it because its time is over.
+    pub(super) fn pause_due(&self) {
+        let mut state = self.state();
+        // A command that came meanwhile keeps what it has in memory.
+        let AtEnd::Pauses(ends, _) = self.wanted.at_end else { return };
+        if ends == EndsCommands::No && state.running > 0 {
+            return;
+        }
+        state.life = Life::Paused;
+        drop(state);
+        self.end_commands();
+    }
+
+    /// Lets it take calls again; when its time is over, for as long as it was wished for.
+    pub(super) fn wake(&self) {
+        self.wake_up(&mut self.state());
+    }
+
+    fn wake_up(&self, state: &mut State) {
+        let now = now();
+        state.life = Life::Running;
+        state.touched = now;
+        if self.is_kept_paused() && state.ends_at <= now {
+            let ms = self.wanted.timeout_ms.unwrap_or(self.longest_ms);
+            state.ends_at = now.plus_ms(ms).min(self.ends_at_most);
+        }
+    }
+
+    /// Wakes it for a call, if it wakes by itself.
+    fn wake_for_call(&self, state: &mut State) {
+        let wakes = matches!(self.wanted.at_end, AtEnd::Pauses(_, Wakes::ByCalls));
+        if wakes && state.life == Life::Paused && !self.bell.is_rung() {
+            self.wake_up(state);
+        }
     }
 
     pub(super) fn is_idle(&self, now: Timestamp) -> bool {
@@ -378,7 +434,9 @@ impl Living {
 
     /// Fails unless it takes calls.
     pub(super) fn check_open(&self) -> Result<(), WorkshopError> {
-        match self.state().life {
+        let mut state = self.state();
+        self.wake_for_call(&mut state);
+        match state.life {
             Life::Paused => Err(WorkshopError::Paused),
             Life::Running => Ok(()),
         }
@@ -391,6 +449,7 @@ impl Living {
     /// end of the sandbox waits for it.
     pub(super) fn reserve(self: &Arc<Self>, most: usize) -> Result<Seat, WorkshopError> {
         let mut state = self.state();
+        self.wake_for_call(&mut state);
         match state.life {
             _ if self.bell.is_rung() => Err(WorkshopError::NoSandbox),
             Life::Paused => Err(WorkshopError::Paused),

@@ -9,8 +9,8 @@ use tempfile::TempDir;
 use warrant_govern::live::{Live, LiveError, TokenFile};
 use warrant_govern::{Desk, PolicyFiles, write_policy};
 use warrant_plane::doors::{
-    ChunkStream, DoorName, End, EndsCommands, FileAnswer, FileCall, FileFault, Keeper as _,
-    Process, Reach, Sandbox, Start, Wanted, Workshop, WorkshopError,
+    AtEnd, ChunkStream, DoorName, End, EndsCommands, FileAnswer, FileCall, FileFault, Keeper as _,
+    Life, Process, Reach, Sandbox, Start, Wakes, Wanted, Workshop, WorkshopError,
 };
 use warrant_plane::store::RunFilter;
 use warrant_policy::preset::Preset;
@@ -43,6 +43,7 @@ fn wanted() -> Wanted {
         template: "base".into(),
         name: None,
         timeout_ms: Some(60_000),
+        at_end: AtEnd::Ends,
         idle_ms: None,
         env: BTreeMap::new(),
         labels: BTreeMap::new(),
@@ -329,9 +330,7 @@ fn an_idle_sandbox_is_paused_and_takes_commands_again() {
     let idle = Wanted { idle_ms: Some(300), ..wanted() };
     let sandbox = house.live.create(&guest("one"), idle).unwrap();
     let began = Instant::now();
-    while house.live.find(&guest("one"), &sandbox.id).unwrap().life
-        == warrant_plane::doors::Life::Running
-    {
+    while house.live.find(&guest("one"), &sandbox.id).unwrap().life == Life::Running {
         assert!(began.elapsed() < Duration::from_secs(30), "it is not paused");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -345,6 +344,45 @@ fn an_idle_sandbox_is_paused_and_takes_commands_again() {
     assert!(matches!(pause, Err(WorkshopError::Busy(_))));
     house.live.pause(&guest("one"), &sandbox.id, EndsCommands::Yes).unwrap();
     assert_eq!(end_of(&running).outcome, Outcome::Cancelled);
+}
+
+/// Waits until a sandbox is in this state.
+#[track_caller]
+fn wait_for(house: &House, sandbox: &Sandbox, life: Life) {
+    let began = Instant::now();
+    while house.live.find(&guest("one"), &sandbox.id).unwrap().life != life {
+        assert!(began.elapsed() < Duration::from_secs(30), "it does not come to {life:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_sandbox_that_pauses_at_its_end_keeps_its_files_and_its_commands() {
+    let house = house();
+    let pauses = |ends, wakes| Wanted {
+        timeout_ms: Some(600),
+        at_end: AtEnd::Pauses(ends, wakes),
+        ..wanted()
+    };
+    let wished = pauses(EndsCommands::No, Wakes::WhenResumed);
+    let sandbox = house.live.create(&guest("one"), wished).unwrap();
+    assert_eq!(house.run(&sandbox, "echo kept > file; sleep 1.5; echo whole").1, "whole\n");
+    wait_for(&house, &sandbox, Life::Paused);
+    let refused = house.live.start(&guest("one"), &sandbox.id, shell("true"));
+    assert!(matches!(refused, Err(WorkshopError::Paused)));
+    let awake = house.live.resume(&guest("one"), &sandbox.id).unwrap();
+    assert!(awake.ends_at > warrant_plane::random::now().unwrap(), "it has its time again");
+    assert_eq!(house.run(&sandbox, "cat file").1, "kept\n");
+
+    let ending = pauses(EndsCommands::Yes, Wakes::ByCalls);
+    let sandbox = house.live.create(&guest("one"), ending).unwrap();
+    let running = house.live.start(&guest("one"), &sandbox.id, shell("sleep 60")).unwrap();
+    wait_for(&house, &sandbox, Life::Paused);
+    assert_eq!(end_of(&running).outcome, Outcome::Cancelled);
+    assert_eq!(house.run(&sandbox, "echo awake").1, "awake\n", "a call wakes it");
+    wait_for(&house, &sandbox, Life::Paused);
+    house.live.destroy(&guest("one"), &sandbox.id).unwrap();
+    assert!(!house.directory(&sandbox).exists());
 }
 
 #[test]

@@ -34,7 +34,7 @@ use self::intent::{Command, Intent, Wish};
 use self::records::{Entry, Kind};
 use crate::doors::reply::{self, number, text, texts, unknown_member};
 use crate::doors::{
-    ChunkStream, Decided, DoorName, FileAnswer, FileCall, FileFault, Hall, Question, Reach,
+    AtEnd, ChunkStream, Decided, DoorName, FileAnswer, FileCall, FileFault, Hall, Question, Reach,
     Sandbox, Start, Verdict, Wanted, Workshop, WorkshopError,
 };
 use crate::store::RecordRow;
@@ -372,6 +372,7 @@ async fn create(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> R
         template: language,
         name: None,
         timeout_ms: None,
+        at_end: AtEnd::Ends,
         idle_ms: None,
         env: std::collections::BTreeMap::new(),
         labels,

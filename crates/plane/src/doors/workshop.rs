@@ -63,6 +63,8 @@ pub struct Wanted {
     pub name: Option<String>,
     /// How long it lives, in milliseconds; absent means as long as policy lets it.
     pub timeout_ms: Option<u64>,
+    /// What becomes of it then.
+    pub at_end: AtEnd,
     /// After how long without a call it is paused, in milliseconds.
     pub idle_ms: Option<u64>,
     /// Variables of every command.
@@ -81,6 +83,24 @@ pub struct Wanted {
     pub home: String,
     /// The user's name inside.
     pub user: String,
+}
+
+/// What becomes of a sandbox whose time is over. Whatever it is, it ends when policy says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtEnd {
+    /// It ends.
+    Ends,
+    /// It is paused: at once, or when its commands are over.
+    Pauses(EndsCommands, Wakes),
+}
+
+/// Whether a call wakes a sandbox that was paused because its time was over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wakes {
+    /// It does.
+    ByCalls,
+    /// Only who resumes it does.
+    WhenResumed,
 }
 
 /// What a sandbox may reach.

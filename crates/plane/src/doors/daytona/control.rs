@@ -12,7 +12,7 @@ use warrant_protocol::request::ActorRef;
 use super::{DAEMON_VERSION, Guest, HOME, USER, Visit, error, invalid};
 use crate::doors::page::Page;
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
-use crate::doors::{DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
+use crate::doors::{AtEnd, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
 
 const MINUTE_MS: u64 = 60_000;
 /// More sandboxes than this are not told at once.
@@ -320,6 +320,7 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
         template: "default".to_owned(),
         name: text(body, "name")?,
         timeout_ms: ttl.map(|minutes| minutes.saturating_mul(MINUTE_MS)),
+        at_end: AtEnd::Ends,
         idle_ms: (idle > 0).then(|| idle.saturating_mul(MINUTE_MS)),
         env: texts(body, "env")?,
         labels: texts(body, "labels")?,

@@ -12,7 +12,9 @@ use warrant_protocol::request::ActorRef;
 use super::{ENVD_VERSION, HOME, USER, api_error, api_fault};
 use crate::doors::page::Page;
 use crate::doors::reply::{self, boolean, list as texts_of, text, texts, unknown_member, whole};
-use crate::doors::{DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted, WorkshopError};
+use crate::doors::{
+    AtEnd, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wakes, Wanted, WorkshopError,
+};
 
 /// How long a sandbox lives when the client does not say, in seconds.
 const DEFAULT_TIMEOUT_S: u64 = 300;
@@ -183,17 +185,21 @@ pub(crate) async fn connect(
         let known = ["timeout", "memory", "autoPause"];
         match unknown_member(&body, &known) {
             Some(name) => Err(format!("{name} is not served here")),
-            None if boolean(&body, "autoPause")? == Some(true) => Err(NO_AUTO_PAUSE.to_owned()),
-            None => whole(&body, "timeout"),
+            None => Ok((whole(&body, "timeout")?, boolean(&body, "autoPause")? == Some(true))),
         }
     });
-    let seconds = match wish {
-        Ok(seconds) => seconds,
+    let (seconds, pauses) = match wish {
+        Ok(wish) => wish,
         Err(message) => return api_fault(StatusCode::BAD_REQUEST, &message),
     };
     let name = id.clone();
-    if let Err(error) = hall.find(&guest, &id) {
-        return not_found(&name, &error);
+    match hall.find(&guest, &id) {
+        Ok(sandbox) if pauses && sandbox.wanted.at_end == AtEnd::Ends => {
+            let text = "autoPause cannot be changed here: say it when creating";
+            return api_fault(StatusCode::BAD_REQUEST, text);
+        }
+        Ok(_) => {}
+        Err(error) => return not_found(&name, &error),
     }
     let joined = hall.ask(move |workshop| {
         let sandbox = workshop.resume(&guest, &id)?;
@@ -275,9 +281,6 @@ pub(crate) async fn unserved_any() -> Response {
     api_fault(StatusCode::NOT_FOUND, "this call is not served here")
 }
 
-const NO_AUTO_PAUSE: &str =
-    "autoPause cannot be kept here: memory is not saved, so a sandbox ends with its timeout";
-
 /// Reads a create body; what cannot be enforced is refused by name.
 fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
     let known = [
@@ -306,13 +309,6 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
     if template != TEMPLATE {
         return Err(format!("template '{template}' not found: only '{TEMPLATE}' is served here"));
     }
-    if boolean(body, "autoPause")? == Some(true) {
-        return Err(NO_AUTO_PAUSE.to_owned());
-    }
-    let resumes = body.get("autoResume").and_then(|value| value.get("enabled"));
-    if resumes.and_then(Value::as_bool) == Some(true) {
-        return Err("autoResume cannot be kept here".to_owned());
-    }
     let network = match body.get("network") {
         None | Some(Value::Null) => None,
         Some(Value::Object(network)) => Some(network),
@@ -324,6 +320,7 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
         template,
         name: None,
         timeout_ms: Some(seconds.saturating_mul(1000)),
+        at_end: at_end(body)?,
         idle_ms: None,
         env: texts(body, "envVars")?,
         labels: texts(body, "metadata")?,
@@ -334,6 +331,34 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
         home: HOME.to_owned(),
         user: USER.to_owned(),
     })
+}
+
+fn lifecycle(at_end: AtEnd) -> Value {
+    let pauses = at_end != AtEnd::Ends;
+    let wakes = matches!(at_end, AtEnd::Pauses(_, Wakes::ByCalls));
+    json!({ "onTimeout": if pauses { "pause" } else { "kill" }, "autoResume": wakes })
+}
+
+/// Reads what becomes of a sandbox at its timeout. Memory is not saved: with it, a pause waits for
+/// the commands that run, and without it they are ended.
+fn at_end(body: &Map<String, Value>) -> Result<AtEnd, String> {
+    let resumes = match body.get("autoResume") {
+        None | Some(Value::Null) => None,
+        Some(Value::Object(resume)) => boolean(resume, "enabled")?,
+        Some(_) => return Err("autoResume must be an object".to_owned()),
+    };
+    if boolean(body, "autoPause")? != Some(true) {
+        return match resumes {
+            Some(true) => Err("autoResume needs autoPause".to_owned()),
+            _ => Ok(AtEnd::Ends),
+        };
+    }
+    let ends = match boolean(body, "autoPauseMemory")? {
+        Some(false) => EndsCommands::Yes,
+        _ => EndsCommands::No,
+    };
+    let wakes = if resumes == Some(true) { Wakes::ByCalls } else { Wakes::WhenResumed };
+    Ok(AtEnd::Pauses(ends, wakes))
 }
 
 /// Reads network settings. `allow_internet_access: true` is E2B's own default and asks for no
@@ -411,7 +436,7 @@ fn described(sandbox: &Sandbox) -> Value {
             "denyOut": ["0.0.0.0/0"],
             "allowPublicTraffic": false,
         },
-        "lifecycle": { "onTimeout": "kill", "autoResume": false },
+        "lifecycle": lifecycle(sandbox.wanted.at_end),
         "volumeMounts": [],
     })
 }
@@ -442,5 +467,26 @@ mod tests {
         assert_eq!(create(json!({ "templateID": "base", "mcp": {}, "volumeMounts": [] })), Ok(()));
         let hidden = create(json!({ "mcp": {}, "volumeMounts": [{ "name": "disk" }] }));
         assert_eq!(hidden.unwrap_err(), "volumeMounts cannot be enforced here");
+    }
+
+    #[track_caller]
+    fn check(body: Value, expected: Result<AtEnd, &str>) {
+        let Value::Object(body) = body else { panic!("{body} is no object") };
+        assert_eq!(at_end(&body), expected.map_err(str::to_owned));
+    }
+
+    #[test]
+    fn what_becomes_of_a_sandbox_at_its_timeout_is_read_or_refused() {
+        let pauses = |ends, wakes| Ok(AtEnd::Pauses(ends, wakes));
+        check(json!({}), Ok(AtEnd::Ends));
+        check(json!({ "autoPause": false, "autoResume": { "enabled": false } }), Ok(AtEnd::Ends));
+        check(json!({ "autoPause": true }), pauses(EndsCommands::No, Wakes::WhenResumed));
+        let woken = json!({ "autoPause": true, "autoResume": { "enabled": true } });
+        check(woken, pauses(EndsCommands::No, Wakes::ByCalls));
+        let files = json!({ "autoPause": true, "autoPauseMemory": false });
+        check(files, pauses(EndsCommands::Yes, Wakes::WhenResumed));
+        check(json!({ "autoResume": { "enabled": true } }), Err("autoResume needs autoPause"));
+        check(json!({ "autoResume": true }), Err("autoResume must be an object"));
+        check(json!({ "autoPause": "yes" }), Err("autoPause must be true or false"));
     }
 }

@@ -14,7 +14,7 @@ use super::{
     ACCESS_HEADER, EGRESS_PORT, EXECD_PORT, Guest, HOME, USER, Visit, error, fault, invalid,
 };
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
-use crate::doors::{DoorName, EndsCommands, Hall, Life, Sandbox, Wanted};
+use crate::doors::{AtEnd, DoorName, EndsCommands, Hall, Life, Sandbox, Wanted};
 
 /// The version of the server whose behavior is served.
 const VERSION: &str = "1.1.1";
@@ -290,6 +290,7 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
         template: image,
         name: None,
         timeout_ms: seconds.map(|seconds| seconds.saturating_mul(1000)),
+        at_end: AtEnd::Ends,
         idle_ms: None,
         env: env(body)?,
         labels,
