@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 use warrant_govern::live::TokenFile;
-use warrant_plane::doors::{DoorName, Reach, Sandbox, Wanted, Workshop as _};
+use warrant_plane::doors::{AtEnd, DoorName, Reach, Sandbox, Wanted, Workshop as _};
 use warrant_protocol::request::{ActorKind, ActorRef};
 
 use super::House;
@@ -49,6 +49,7 @@ impl House {
             template: "x".to_owned(),
             name: None,
             timeout_ms: None,
+            at_end: AtEnd::Ends,
             idle_ms: None,
             env: [("EXECD_ENVS".to_owned(), "/tmp/envs".to_owned())].into(),
             labels: [].into(),
