@@ -212,7 +212,7 @@ fn reap(sandboxes: Weak<Sandboxes>) {
             for living in sandboxes.all() {
                 if living.is_over() {
                     sandboxes.forget(&living.id);
-                } else if living.is_due(now) {
+                } else if living.is_due(now) || living.is_left(now) {
                     living.finish(Reason::Expired);
                     sandboxes.forget(&living.id);
                 } else if living.is_to_pause(now) {
@@ -297,12 +297,24 @@ impl Workshop for Live {
         Ok(living.describe())
     }
 
+    fn set_paused_end(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        ms: Option<u64>,
+    ) -> Result<Sandbox, WorkshopError> {
+        let living = self.sandboxes.of(guest, id)?;
+        living.set_paused_end(ms);
+        Ok(living.describe())
+    }
+
     fn set_labels(
         &self,
         guest: &ActorRef,
         id: &str,
         labels: BTreeMap<String, String>,
     ) -> Result<Sandbox, WorkshopError> {
+        asks::check_labels(None, &labels)?;
         let living = self.sandboxes.of(guest, id)?;
         living.set_labels(labels);
         Ok(living.describe())

@@ -136,6 +136,12 @@ fn client(house: &House, (folder, program): (&str, &str), script: &[&str]) -> Ou
 
 #[track_caller]
 fn check(house: &House, program: (&str, &str), script: &[&str]) {
+    assert!(passes(house, program, script) > 4, "every call has its receipt");
+}
+
+/// A client ends well, all receipts verify and nothing is left; returns how many there are.
+#[track_caller]
+fn passes(house: &House, program: (&str, &str), script: &[&str]) -> usize {
     let output = client(house, program, script);
     let (stdout, stderr) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -145,8 +151,9 @@ fn check(house: &House, program: (&str, &str), script: &[&str]) {
         output.status
     );
     assert!(stdout.contains("ok "), "{stdout}\n{stderr}");
-    assert!(house.verify_all() > 4, "every call has its receipt");
+    let receipts = house.verify_all();
     house.check_nothing_left();
+    receipts
 }
 
 const NODE: (&str, &str) = ("doors", "node");
@@ -174,6 +181,62 @@ fn an_older_daytona_sdk_works_too() {
     check(&House::open(), NODE, &["daytona.mjs", "daytona-old"]);
 }
 
+/// An attack with a token of the Daytona door finds what it must, and leaves nothing.
+#[track_caller]
+fn withstands(attack: &str) {
+    passes(&House::open(), NODE, &["daytona-attacks.mjs", attack]);
+}
+
+#[test]
+fn a_guest_whose_input_nobody_reads_cannot_stop_the_others() {
+    withstands("unread-input");
+}
+
+#[test]
+fn a_file_named_often_cannot_fill_the_memory() {
+    withstands("file-named-often");
+}
+
+#[test]
+fn a_text_that_grows_cannot_fill_the_memory() {
+    withstands("text-that-grows");
+}
+
+#[test]
+fn a_file_cannot_forge_the_part_of_another() {
+    withstands("forged-part");
+}
+
+#[test]
+fn labels_names_and_variables_cannot_fill_the_memory() {
+    withstands("long-labels");
+}
+
+#[test]
+fn another_token_reaches_nothing_of_a_daytona_sandbox() {
+    withstands("foreign-sandbox");
+}
+
+#[test]
+fn names_in_an_upload_cannot_leave_the_sandbox() {
+    withstands("upload-names");
+}
+
+#[test]
+fn what_a_client_names_is_no_option_of_git() {
+    withstands("git-options");
+}
+
+#[test]
+fn headers_and_paths_of_another_door_open_no_daytona_sandbox() {
+    withstands("other-doors");
+}
+
+#[test]
+fn a_log_that_is_silent_is_still_followed() {
+    withstands("silent-log");
+}
+
 #[test]
 fn the_opensandbox_sdk_works_by_environment_alone() {
     check(&House::open(), NODE, &["opensandbox.mjs"]);
@@ -197,6 +260,12 @@ fn an_older_e2b_sdk_for_python_works_too() {
 #[test]
 fn the_daytona_sdk_for_python_works_by_environment_alone() {
     check(&House::open(), PYTHON, &["daytona_door.py"]);
+}
+
+#[test]
+fn an_older_daytona_sdk_for_python_works_too() {
+    let old = ("doors-py-daytona-old", "./.venv/bin/python");
+    check(&House::open(), old, &["../doors-py/daytona_door.py"]);
 }
 
 #[test]

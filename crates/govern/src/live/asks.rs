@@ -14,6 +14,12 @@ use warrant_script::{Dialect, Inner, unwrap};
 
 use crate::ask::{Ask, find_program, local_manifest, told_request};
 
+/// Variables of a client hold no more bytes than this, names and values together.
+const MOST_VARIABLE_BYTES: usize = 256 * 1024;
+/// Labels hold no more than this.
+const MOST_LABEL_BYTES: usize = 64 * 1024;
+/// Names are no longer than this.
+const MOST_NAME_BYTES: usize = 256;
 /// The longest text a contract takes.
 const MOST_PROMPT: usize = 200_000;
 
@@ -193,11 +199,37 @@ pub(super) fn check_values(vars: &BTreeMap<String, String>) -> Result<(), Worksh
 /// allowed `ls` into anything.
 pub(super) fn check_client(vars: &BTreeMap<String, String>) -> Result<(), WorkshopError> {
     check_values(vars)?;
+    check_bytes("variables", vars, MOST_VARIABLE_BYTES)?;
     match vars.keys().find(|name| is_run(name)) {
         None => Ok(()),
         Some(name) => Err(WorkshopError::Invalid(format!(
             "variable `{name}` would run what nobody judged: say it in the command"
         ))),
+    }
+}
+
+/// Fails when a client's own name or labels are too long.
+///
+/// SECURITY: they are kept as long as the sandbox and told with every list of it.
+pub(super) fn check_labels(
+    name: Option<&str>,
+    labels: &BTreeMap<String, String>,
+) -> Result<(), WorkshopError> {
+    if name.is_some_and(|name| !(1..=MOST_NAME_BYTES).contains(&name.len())) {
+        let message = format!("a name has 1 to {MOST_NAME_BYTES} bytes");
+        return Err(WorkshopError::Invalid(message));
+    }
+    check_bytes("labels", labels, MOST_LABEL_BYTES)
+}
+
+fn check_bytes(
+    what: &str,
+    texts: &BTreeMap<String, String>,
+    most: usize,
+) -> Result<(), WorkshopError> {
+    match texts.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > most {
+        false => Ok(()),
+        true => Err(WorkshopError::Invalid(format!("{what} hold at most {most} bytes"))),
     }
 }
 

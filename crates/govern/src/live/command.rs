@@ -5,9 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
-use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
@@ -29,8 +27,6 @@ use crate::desk::Hands;
 
 /// More commands than this do not run at once in one sandbox.
 const MOST_RUNNING: usize = 32;
-/// How long a write to a command that does not read may take.
-const WRITE_WAIT_S: i64 = 10;
 
 /// Has a command judged and starts it.
 pub(super) fn start(
@@ -234,25 +230,10 @@ const fn winsize(columns: u16, rows: u16) -> Winsize {
 }
 
 impl Grip for Reins {
-    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(fd) = input.as_ref() else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            match rustix::io::write(fd, rest) {
-                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    let mut fds = [PollFd::new(fd, PollFlags::OUT)];
-                    let wait = Timespec { tv_sec: WRITE_WAIT_S, tv_nsec: 0 };
-                    if poll(&mut fds, Some(&wait))? == 0 {
-                        return Err(io::ErrorKind::TimedOut.into());
-                    }
-                }
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(())
+        Ok(rustix::io::retry_on_intr(|| rustix::io::write(fd, bytes))?)
     }
 
     fn close_input(&self) {

@@ -73,6 +73,8 @@ struct State {
     touched: Timestamp,
     hosts: Vec<String>,
     idle_ms: Option<u64>,
+    paused_at: Option<Timestamp>,
+    paused_end_ms: Option<u64>,
     labels: BTreeMap<String, String>,
     processes: Vec<Arc<Process>>,
     /// What the sessions of commands have come to, by name.
@@ -124,6 +126,7 @@ impl Living {
         let timeout_ms = wanted.timeout_ms.unwrap_or(longest_ms);
         check_end(timeout_ms, longest_ms)?;
         asks::check_client(&wanted.env)?;
+        asks::check_labels(wanted.name.as_deref(), &wanted.labels)?;
         let id = format!("sbx{}", hex(&random::bytes::<10>().map_err(failed)?));
         let access_token = hex(&random::bytes::<24>().map_err(failed)?);
         let directory = shared.root.join(&id);
@@ -137,6 +140,8 @@ impl Living {
             touched: created_at,
             hosts,
             idle_ms: wanted.idle_ms,
+            paused_at: None,
+            paused_end_ms: None,
             labels: wanted.labels.clone(),
             processes: Vec::new(),
             shells: BTreeMap::new(),
@@ -283,6 +288,13 @@ impl Living {
         state.life == Life::Running && state.running == 0 && now >= state.touched.plus_ms(idle_ms)
     }
 
+    /// Whether it is paused and nobody resumed it in the time that was set for that.
+    pub(super) fn is_left(&self, now: Timestamp) -> bool {
+        let state = self.state();
+        let ends_at = state.paused_at.zip(state.paused_end_ms);
+        ends_at.is_some_and(|(paused_at, ms)| now >= paused_at.plus_ms(ms))
+    }
+
     pub(super) fn pause_idle(&self) {
         self.set_life(Life::Paused);
     }
@@ -291,6 +303,10 @@ impl Living {
         let mut state = self.state();
         state.idle_ms = ms;
         state.touched = now();
+    }
+
+    pub(super) fn set_paused_end(&self, ms: Option<u64>) {
+        self.state().paused_end_ms = ms;
     }
 
     pub(super) fn set_labels(&self, labels: BTreeMap<String, String>) {
@@ -303,6 +319,10 @@ impl Living {
 
     pub(super) fn set_life(&self, life: Life) {
         let mut state = self.state();
+        state.paused_at = match life {
+            Life::Running => None,
+            Life::Paused => state.paused_at.or_else(|| Some(now())),
+        };
         state.life = life;
         state.touched = now();
     }
@@ -364,6 +384,8 @@ impl Living {
             created_at: self.created_at,
             ends_at: state.ends_at,
             ends_at_most: self.ends_at_most,
+            paused_end_ms: state.paused_end_ms,
+            used_at: state.touched,
             life: state.life,
             hosts: state.hosts.clone(),
             memory_bytes: self.granted.memory_bytes,

@@ -386,6 +386,28 @@ fn a_sandbox_that_pauses_at_its_end_keeps_its_files_and_its_commands() {
 }
 
 #[test]
+fn a_stopped_sandbox_ends_after_the_time_that_was_set_for_it() {
+    let house = house();
+    let (left, kept) = (house.create(), house.create());
+    let one = guest("one");
+    house.live.set_paused_end(&one, &left.id, Some(300)).unwrap();
+    for sandbox in [&left, &kept] {
+        house.live.pause(&one, &sandbox.id, EndsCommands::Yes).unwrap();
+    }
+    house.live.resume(&one, &left.id).unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    assert!(house.live.find(&one, &left.id).is_ok(), "it was resumed in time");
+    house.live.pause(&one, &left.id, EndsCommands::Yes).unwrap();
+    let began = Instant::now();
+    while house.live.find(&one, &left.id).is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(10), "it is still there");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!house.directory(&left).exists());
+    assert!(house.live.find(&one, &kept.id).is_ok(), "nothing was set for this one");
+}
+
+#[test]
 fn a_sandbox_cannot_outlive_what_policy_lets() {
     let house = house();
     let long = Wanted { timeout_ms: Some(30 * 3_600_000), ..wanted() };

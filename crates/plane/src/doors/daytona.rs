@@ -7,6 +7,7 @@
 mod contents;
 mod control;
 mod files;
+mod git;
 mod process;
 mod pty;
 
@@ -59,6 +60,7 @@ pub fn router(hall: Hall) -> Router {
         .route("/sandbox/{id}/stop", post(control::stop))
         .route("/sandbox/{id}/start", post(control::start))
         .route("/sandbox/{id}/autostop/{minutes}", post(control::set_idle))
+        .route("/sandbox/{id}/autodelete/{minutes}", post(control::set_paused_end))
         .route("/sandbox/{id}/ttl/{minutes}", post(control::set_ttl))
         .route("/sandbox/{id}/labels", put(control::set_labels))
         .route("/sandbox/{id}/network-settings", post(control::set_network))
@@ -103,10 +105,33 @@ fn toolbox() -> Router<Desk> {
         .route("/files/find", get(contents::find))
         .route("/files/replace", post(contents::replace))
         .route("/files/permissions", post(files::set_permissions))
+        .merge(repositories())
         .route("/user-home-dir", get(control::home_directory))
         .route("/work-dir", get(control::home_directory))
         .route("/project-dir", get(control::home_directory))
         .route("/version", get(control::version))
+}
+
+fn repositories() -> Router<Desk> {
+    Router::new()
+        .route("/git/status", get(git::status))
+        .route("/git/history", get(git::history))
+        .route(
+            "/git/branches",
+            get(git::branches).post(git::create_branch).delete(git::delete_branch),
+        )
+        .route("/git/checkout", post(git::checkout))
+        .route("/git/add", post(git::add))
+        .route("/git/commit", post(git::commit))
+        .route("/git/init", post(git::init))
+        .route("/git/clone", post(git::clone))
+        .route("/git/pull", post(git::pull))
+        .route("/git/push", post(git::push))
+        .route("/git/reset", post(git::reset))
+        .route("/git/restore", post(git::restore))
+        .route("/git/remotes", get(git::remotes).post(git::add_remote))
+        .route("/git/config", get(git::setting).post(git::set_setting))
+        .route("/git/config/user", post(git::set_user))
 }
 
 /// Returns who calls, or the answer that the token is not good.
@@ -186,6 +211,14 @@ pub(crate) fn invalid(message: &str) -> Response {
 /// Says what was refused before it reached a call.
 fn in_words(status: StatusCode, message: &str) -> Response {
     fault(status, "BAD_REQUEST", message)
+}
+
+/// Returns whether the SDK that calls is of this minor version or newer; one that does not say so
+/// is taken for the newest.
+fn is_sdk_since(headers: &HeaderMap, since: u32) -> bool {
+    let version = reply::header(headers, "x-daytona-sdk-version").unwrap_or_default();
+    let minor = version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
+    minor.is_none_or(|minor| minor >= since)
 }
 
 async fn unserved() -> Response {

@@ -8,6 +8,7 @@ use std::io;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -16,6 +17,10 @@ use warrant_protocol::{Outcome, RunId, Timestamp};
 /// Bytes of output that are kept of one command; the oldest go first. A little more than what
 /// policy lets a command say where it names no other limit, so that nothing is lost there.
 const MOST_KEPT_BYTES: usize = 17 * 1024 * 1024;
+/// How long a write waits for a command that does not read.
+const WRITE_WAIT: Duration = Duration::from_secs(10);
+/// How often a write tries again meanwhile.
+const WRITE_AGAIN: Duration = Duration::from_millis(10);
 
 /// What is known of a command from its start.
 #[derive(Debug, Clone)]
@@ -38,11 +43,12 @@ pub struct ProcessFacts {
 
 /// The ways to reach into a running command.
 pub trait Grip: Send + Sync {
-    /// Writes to its input; waits while it does not read.
+    /// Writes as much to its input as it takes now, and never waits: [`Process::write`] does.
     ///
     /// # Errors
-    /// The system's error when nobody reads.
-    fn write(&self, bytes: &[u8]) -> io::Result<()>;
+    /// [`io::ErrorKind::WouldBlock`] when it takes nothing now; the system's error when nobody
+    /// reads.
+    fn write(&self, bytes: &[u8]) -> io::Result<usize>;
 
     /// Ends its input.
     fn close_input(&self);
@@ -136,6 +142,8 @@ pub struct Process {
     board: Mutex<Board>,
     changed: watch::Sender<u64>,
     attending: AtomicUsize,
+    /// Held by the one who writes, so that what two write does not mix.
+    writing: tokio::sync::Mutex<()>,
 }
 
 /// A command that someone attends to: its output is not forgotten meanwhile.
@@ -199,7 +207,8 @@ impl Process {
     #[must_use]
     pub fn new(facts: ProcessFacts, grip: Box<dyn Grip>) -> Self {
         let (changed, _) = watch::channel(0);
-        Self { facts, grip, board: Mutex::default(), changed, attending: AtomicUsize::new(0) }
+        let (board, attending) = (Mutex::default(), AtomicUsize::new(0));
+        Self { facts, grip, board, changed, attending, writing: tokio::sync::Mutex::default() }
     }
 
     /// Returns the command to someone who reads what it says.
@@ -219,6 +228,36 @@ impl Process {
     #[must_use]
     pub fn grip(&self) -> &dyn Grip {
         &*self.grip
+    }
+
+    /// Writes to its input, and waits a while where it does not read.
+    ///
+    /// SECURITY: no thread is kept meanwhile. All guests share the threads that may wait, and one
+    /// who writes to a command that never reads would take them from the others.
+    ///
+    /// # Errors
+    /// The system's error when nobody reads, or did not for too long.
+    pub async fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let turn = tokio::time::timeout(WRITE_WAIT, self.writing.lock()).await;
+        let _turn = turn.map_err(|_| io::ErrorKind::TimedOut)?;
+        let mut rest = bytes;
+        let mut waited = Duration::ZERO;
+        while !rest.is_empty() {
+            match self.grip.write(rest) {
+                Ok(count) => {
+                    rest = rest.get(count..).unwrap_or_default();
+                    waited = Duration::ZERO;
+                }
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+                Err(_) if self.end().is_some() => return Err(io::ErrorKind::BrokenPipe.into()),
+                Err(_) if waited >= WRITE_WAIT => return Err(io::ErrorKind::TimedOut.into()),
+                Err(_) => {
+                    tokio::time::sleep(WRITE_AGAIN).await;
+                    waited += WRITE_AGAIN;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Takes output.
@@ -366,8 +405,8 @@ mod tests {
     struct NoGrip;
 
     impl Grip for NoGrip {
-        fn write(&self, _: &[u8]) -> io::Result<()> {
-            Ok(())
+        fn write(&self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::WouldBlock.into())
         }
         fn close_input(&self) {}
         fn resize(&self, _: u16, _: u16) -> io::Result<()> {

@@ -131,6 +131,10 @@ pub struct Sandbox {
     pub ends_at: Timestamp,
     /// The last moment it can be extended to.
     pub ends_at_most: Timestamp,
+    /// After how long without a resume it ends when it is paused, in milliseconds.
+    pub paused_end_ms: Option<u64>,
+    /// When somebody last used it.
+    pub used_at: Timestamp,
     /// Whether it takes commands.
     pub life: Life,
     /// The hosts it may reach.
@@ -438,6 +442,17 @@ pub trait Workshop: Send + Sync {
     /// # Errors
     /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
     fn set_idle(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        ms: Option<u64>,
+    ) -> Result<Sandbox, WorkshopError>;
+
+    /// Changes after how long without a resume a paused one ends; nothing means with its time.
+    ///
+    /// # Errors
+    /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
+    fn set_paused_end(
         &self,
         guest: &ActorRef,
         id: &str,

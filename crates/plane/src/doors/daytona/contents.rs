@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use warrant_protocol::RunId;
 use warrant_protocol::request::ActorRef;
 
+use super::files::MOST_FILES;
 use super::{HOME, Visit, error, invalid};
 use crate::doors::reply::{self, list as texts_of, text, unknown_member};
 use crate::doors::{
@@ -32,7 +33,11 @@ pub(crate) async fn find(
     let (Some(path), Some(pattern)) = (member("path"), member("pattern")) else {
         return invalid("path or pattern is missing");
     };
-    let path = if path.starts_with('/') { path } else { format!("{HOME}/{path}") };
+    let path = match path.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{HOME}{rest}"),
+        _ if path.starts_with('/') => path,
+        _ => format!("{HOME}/{path}"),
+    };
     let words = ["grep", "-rnIZF", "-e", &pattern, "--", &path];
     let wish = Start {
         argv: words.map(str::to_owned).to_vec(),
@@ -88,6 +93,9 @@ pub(crate) async fn replace(
             return Err(format!("{name} is not served here"));
         }
         let files = texts_of(&body, "files")?.ok_or("files is missing")?;
+        if files.len() > MOST_FILES {
+            return Err(format!("files must be at most {MOST_FILES} paths"));
+        }
         let pattern = text(&body, "pattern")?.filter(|pattern| !pattern.is_empty());
         let pattern = pattern.ok_or("pattern is missing")?;
         Ok((files, pattern, text(&body, "newValue")?.unwrap_or_default()))

@@ -9,14 +9,16 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use warrant_protocol::request::ActorRef;
 
-use super::{DAEMON_VERSION, Guest, HOME, USER, Visit, error, invalid};
-use crate::doors::page::Page;
+use super::{DAEMON_VERSION, Guest, HOME, USER, Visit, error, invalid, is_sdk_since};
+use crate::doors::page::{Order, Page};
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
 use crate::doors::{AtEnd, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
 
 const MINUTE_MS: u64 = 60_000;
 /// More sandboxes than this are not told at once.
 const MOST_LISTED: usize = 200;
+/// SDKs from this minor version on read this list in pages; those before read it whole.
+const LISTS_IN_PAGES_SINCE: u32 = 180;
 const GIB: u64 = 1024 * 1024 * 1024;
 /// After how many idle minutes Daytona stops a sandbox when nobody says.
 const DEFAULT_AUTO_STOP_MIN: u64 = 15;
@@ -29,6 +31,12 @@ pub(crate) async fn config(headers: HeaderMap) -> Response {
         "defaultSnapshot": "",
         "environment": "warrant",
         "maintananceMode": false,
+        // Nothing of this is here; older SDKs for Python read no answer without it.
+        "oidc": { "issuer": "", "clientId": "", "audience": "", "provider": "" },
+        "linkedAccountsEnabled": false,
+        "announcements": {},
+        "dashboardUrl": "",
+        "maxAutoArchiveInterval": 0,
         "analyticsApiUrl": null,
     });
     reply::json(StatusCode::OK, &body)
@@ -40,15 +48,20 @@ pub(crate) async fn create(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let wanted = match reply::object(&body).and_then(|body| wanted(&body)) {
-        Ok(wanted) => wanted,
+    let wish = reply::object(&body).and_then(|body| Ok((wanted(&body)?, deletes_after(&body)?)));
+    let (wanted, deletes_after) = match wish {
+        Ok(wish) => wish,
         Err(message) => return invalid(&message),
     };
     let all = hall.workshop.list(&guest, DoorName::Daytona);
     if wanted.name.is_some() && all.iter().any(|other| other.wanted.name == wanted.name) {
         return super::fault(StatusCode::CONFLICT, "CONFLICT", "a sandbox has that name already");
     }
-    match hall.ask(move |workshop| workshop.create(&guest, wanted)).await {
+    let created = hall.ask(move |workshop| {
+        let sandbox = workshop.create(&guest, wanted)?;
+        workshop.set_paused_end(&guest, &sandbox.id, deletes_after)
+    });
+    match created.await {
         Ok(sandbox) => answer(&headers, &sandbox),
         Err(refusal) => error(&refusal),
     }
@@ -64,7 +77,12 @@ pub(crate) async fn list(
         Ok(listed) => listed,
         Err(message) => return invalid(&message),
     };
-    let (rows, next) = Page { limit: filter.limit, after: filter.place }.of(&all);
+    if !is_sdk_since(&headers, LISTS_IN_PAGES_SINCE) {
+        let rows = all.iter().map(|sandbox| described(&headers, sandbox)).collect();
+        return reply::json(StatusCode::OK, &Value::Array(rows));
+    }
+    let page = Page { limit: filter.limit, after: filter.place, order: filter.order };
+    let (rows, next) = page.of(&all);
     let rows: Vec<Value> = rows.into_iter().map(|sandbox| described(&headers, sandbox)).collect();
     let body = json!({ "items": rows, "nextCursor": next, "total": all.len() });
     reply::json(StatusCode::OK, &body)
@@ -99,6 +117,7 @@ struct Filter<'a> {
     states: Vec<&'a str>,
     limit: usize,
     place: Option<&'a str>,
+    order: Order,
 }
 
 impl<'a> Filter<'a> {
@@ -106,7 +125,8 @@ impl<'a> Filter<'a> {
     fn read(query: &'a [(String, String)], place: &str) -> Result<Self, String> {
         let (labels, states) = (BTreeMap::new(), Vec::new());
         let (id, name, limit) = (None, None, MOST_LISTED);
-        let mut filter = Self { labels, id, name, states, limit, place: None };
+        let order = Order::Newest;
+        let mut filter = Self { labels, id, name, states, limit, place: None, order };
         for (key, value) in query.iter().filter(|(_, value)| !value.is_empty()) {
             match key.as_str() {
                 "labels" => {
@@ -122,8 +142,13 @@ impl<'a> Filter<'a> {
                     filter.limit =
                         limit.ok_or_else(|| format!("limit must be 1 to {MOST_LISTED}"))?;
                 }
-                // There are none of these that could be included.
-                "includeErroredDeleted" | "includeWarm" => {}
+                "sort" if value == "createdAt" => {}
+                "sort" => return Err(format!("sort must be createdAt, not {value}")),
+                "order" if value == "desc" => filter.order = Order::Newest,
+                "order" if value == "asc" => filter.order = Order::Oldest,
+                "order" => return Err("order must be asc or desc".to_owned()),
+                // There are none of these that could be included, and all is told of each.
+                "includeErroredDeleted" | "includeWarm" | "verbose" => {}
                 other if other == place => filter.place = Some(value),
                 other => return Err(format!("{other} is not served here")),
             }
@@ -140,7 +165,7 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// Returns what a query is about, the newest first.
+/// Returns what a query is about, in its order.
 fn listed<'a>(
     hall: &Hall,
     guest: &ActorRef,
@@ -149,7 +174,9 @@ fn listed<'a>(
     let filter = Filter::read(query, place)?;
     let mut all = hall.workshop.list(guest, DoorName::Daytona);
     all.retain(|sandbox| filter.fits(sandbox));
-    all.reverse();
+    if filter.order == Order::Newest {
+        all.reverse();
+    }
     Ok((filter, all))
 }
 
@@ -215,6 +242,34 @@ pub(crate) async fn set_idle(
         Ok(sandbox) => answer(&headers, &sandbox),
         Err(refusal) => error(&refusal),
     }
+}
+
+/// Ends a sandbox that was stopped for so long; negative means with its time.
+pub(crate) async fn set_paused_end(
+    State(hall): State<Hall>,
+    Visit((guest, sandbox)): Visit,
+    headers: HeaderMap,
+    Path((_, minutes)): Path<(String, i64)>,
+) -> Response {
+    match hall.workshop.set_paused_end(&guest, &sandbox.id, minutes_or_never(minutes)) {
+        Ok(sandbox) => answer(&headers, &sandbox),
+        Err(refusal) => error(&refusal),
+    }
+}
+
+/// Returns after how long a stopped sandbox is to end, in milliseconds.
+fn deletes_after(body: &Map<String, Value>) -> Result<Option<u64>, String> {
+    match body.get("autoDeleteInterval") {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_i64() {
+            Some(minutes) => Ok(minutes_or_never(minutes)),
+            None => Err("autoDeleteInterval must be a whole number".to_owned()),
+        },
+    }
+}
+
+fn minutes_or_never(minutes: i64) -> Option<u64> {
+    u64::try_from(minutes).ok().map(|minutes| minutes.saturating_mul(MINUTE_MS))
 }
 
 pub(crate) async fn set_ttl(
@@ -303,10 +358,6 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
             return Err(format!("{name} cannot be enforced here"));
         }
     }
-    let deletes_after = body.get("autoDeleteInterval").and_then(Value::as_i64).unwrap_or(-1);
-    if deletes_after >= 0 {
-        return Err("autoDeleteInterval cannot be enforced here: use ttlMinutes".to_owned());
-    }
     match text(body, "user")?.as_deref() {
         None | Some(USER) => {}
         Some(other) => return Err(format!("there is no user `{other}` here, only `{USER}`")),
@@ -387,6 +438,8 @@ fn described(headers: &HeaderMap, sandbox: &Sandbox) -> Value {
     let wanted = &sandbox.wanted;
     let state = state_of(sandbox);
     let gib = |bytes: Option<u64>| bytes.unwrap_or(0).div_ceil(GIB);
+    let deletes_after =
+        sandbox.paused_end_ms.map_or(-1, |ms| i64::try_from(ms / MINUTE_MS).unwrap_or(i64::MAX));
     let (addresses, names): (Vec<&str>, Vec<&str>) =
         sandbox.hosts.iter().map(String::as_str).partition(|host| is_address(host));
     json!({
@@ -416,14 +469,14 @@ fn described(headers: &HeaderMap, sandbox: &Sandbox) -> Value {
         "autoStopInterval": wanted.idle_ms.unwrap_or(0) / MINUTE_MS,
         "autoPauseInterval": 0,
         "autoArchiveInterval": 0,
-        "autoDeleteInterval": -1,
+        "autoDeleteInterval": deletes_after,
         "autoDestroyAt": sandbox.ends_at.to_string(),
         "volumes": [],
         "kvm": false,
         "sandboxClass": "container",
         "createdAt": sandbox.created_at.to_string(),
-        "updatedAt": sandbox.created_at.to_string(),
-        "lastActivityAt": sandbox.created_at.to_string(),
+        "updatedAt": sandbox.used_at.to_string(),
+        "lastActivityAt": sandbox.used_at.to_string(),
         "daemonVersion": DAEMON_VERSION,
         "toolboxProxyUrl": toolbox_base(headers),
         "receipt": sandbox.run.as_str(),

@@ -8,16 +8,22 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::response::Response;
 use serde_json::{Value, json};
+use warrant_protocol::RunId;
 use warrant_protocol::glob::matches_pattern;
 use warrant_protocol::request::ActorRef;
 
 use super::{USER, Visit, error, fault, invalid};
 use crate::doors::reply::{self, list as texts_of};
-use crate::doors::{Entry, EntryKind, FileAnswer, FileCall, Hall, Sandbox, WorkshopError};
+use crate::doors::{
+    Entry, EntryKind, FileAnswer, FileCall, FileFault, Hall, MAX_BODY_BYTES, Sandbox, WorkshopError,
+};
 
 /// Deeper than this nothing is listed or searched.
 const DEEPEST: u32 = 32;
-const BOUNDARY: &str = "DAYTONA-FILE-BOUNDARY";
+/// More files than this do not travel in one call.
+pub(super) const MOST_FILES: usize = 4096;
+
+const OCTAL: &str = "mode must be octal digits, 0 to 777";
 
 type Pairs = Query<BTreeMap<String, String>>;
 
@@ -64,12 +70,25 @@ pub(crate) async fn make_directory(
     let mode = match query.get("mode").map(|text| octal(text)) {
         None => None,
         Some(Some(mode)) => Some(mode),
-        Some(None) => return invalid("mode must be octal digits"),
+        Some(None) => return invalid(OCTAL),
     };
-    match call(&hall, visit, FileCall::MakeDirectory { path, mode }).await {
-        Ok((_, response)) => response(StatusCode::CREATED, None),
-        Err(response) => response,
-    }
+    let (guest, sandbox) = visit;
+    let made = hall.ask(move |workshop| {
+        let file = |call| workshop.file(&guest, &sandbox.id, call);
+        match file(FileCall::MakeDirectory { path: path.clone(), mode }) {
+            // A folder that is there already is what was asked for.
+            Err(exists) if has_fault(&exists, FileFault::Exists) => {
+                match file(FileCall::Stat { path })? {
+                    (FileAnswer::Entry(entry), run) if entry.kind == EntryKind::Directory => {
+                        Ok(run)
+                    }
+                    _ => Err(exists),
+                }
+            }
+            made => made.map(|(_, run)| run),
+        }
+    });
+    done(made.await, StatusCode::CREATED)
 }
 
 pub(crate) async fn rename(
@@ -81,9 +100,31 @@ pub(crate) async fn rename(
     else {
         return invalid("source or destination is missing");
     };
-    match call(&hall, visit, FileCall::Move { from, to }).await {
-        Ok((_, response)) => response(StatusCode::OK, None),
-        Err(response) => response,
+    let (guest, sandbox) = visit;
+    let moved = hall.ask(move |workshop| {
+        let file = |call| workshop.file(&guest, &sandbox.id, call);
+        // Nothing is replaced by a move.
+        match file(FileCall::Stat { path: to.clone() }) {
+            Err(missing) if has_fault(&missing, FileFault::Missing) => {}
+            Err(refusal) => return Err(refusal),
+            Ok((_, run)) => {
+                let message = format!("path '{to}' already exists");
+                return Err(WorkshopError::File { fault: FileFault::Exists, message, run });
+            }
+        }
+        file(FileCall::Move { from, to }).map(|(_, run)| run)
+    });
+    done(moved.await, StatusCode::OK)
+}
+
+fn has_fault(refusal: &WorkshopError, wanted: FileFault) -> bool {
+    matches!(refusal, WorkshopError::File { fault, .. } if *fault == wanted)
+}
+
+fn done(run: Result<RunId, WorkshopError>, status: StatusCode) -> Response {
+    match run {
+        Ok(run) => reply::with_receipt(reply::empty(status), Some(&run)),
+        Err(refusal) => error(&refusal),
     }
 }
 
@@ -111,10 +152,13 @@ pub(crate) async fn set_permissions(
             return invalid(&format!("{name} cannot be changed here: files belong to `{USER}`"));
         }
     }
-    let Some(mode) = query.get("mode").and_then(|text| octal(text)) else {
-        return invalid("mode must be octal digits");
+    let wish = match query.get("mode").map(|text| octal(text)) {
+        // Whom it belongs to is settled; whether it is there is not.
+        None => FileCall::Stat { path },
+        Some(Some(mode)) => FileCall::SetMode { path, mode },
+        Some(None) => return invalid(OCTAL),
     };
-    match call(&hall, visit, FileCall::SetMode { path, mode }).await {
+    match call(&hall, visit, wish).await {
         Ok((_, response)) => response(StatusCode::OK, None),
         Err(response) => response,
     }
@@ -130,16 +174,25 @@ pub(crate) async fn search(
     else {
         return invalid("path or pattern is missing");
     };
-    match call(&hall, visit, FileCall::List { path, depth: DEEPEST }).await {
-        Ok((FileAnswer::Entries(entries), response)) => {
-            let found = entries
-                .iter()
-                .filter(|entry| matches_pattern(&entry.path, &pattern).unwrap_or(false));
-            let files: Vec<&str> = found.map(|entry| entry.path.as_str()).collect();
-            response(StatusCode::OK, Some(json!({ "files": files })))
+    let (guest, sandbox) = visit;
+    let found = hall.ask(move |workshop| {
+        let wish = FileCall::List { path, depth: DEEPEST };
+        let (answer, run) = workshop.file(&guest, &sandbox.id, wish)?;
+        let entries = match answer {
+            FileAnswer::Entries(entries) => entries,
+            _ => Vec::new(),
+        };
+        let names = entries.into_iter().map(|entry| entry.path);
+        // Matching many names takes long, so it is done here and not where others wait.
+        let fits = |name: &String| matches_pattern(name, &pattern).unwrap_or(false);
+        Ok((names.filter(fits).collect::<Vec<String>>(), run))
+    });
+    match found.await {
+        Ok((files, run)) => {
+            let response = reply::json(StatusCode::OK, &json!({ "files": files }));
+            reply::with_receipt(response, Some(&run))
         }
-        Ok((_, response)) => response(StatusCode::OK, Some(json!({ "files": [] }))),
-        Err(response) => response,
+        Err(refusal) => error(&refusal),
     }
 }
 
@@ -165,45 +218,73 @@ pub(crate) async fn bulk_download(
     body: Bytes,
 ) -> Response {
     let paths = match reply::object(&body).and_then(|body| texts_of(&body, "paths")) {
-        Ok(Some(paths)) if !paths.is_empty() => paths,
-        Ok(_) => return invalid("paths is missing"),
+        Ok(Some(paths)) if (1..=MOST_FILES).contains(&paths.len()) => paths,
+        Ok(_) => return invalid(&format!("paths must be 1 to {MOST_FILES} paths")),
         Err(message) => return invalid(&message),
     };
-    let mut form = Vec::new();
+    // SECURITY: what files hold came out of the sandbox. A mark that none of them can know cannot
+    // stand in one of them and begin the part of another.
+    let Ok(mark) = crate::random::hex() else { return error(&WorkshopError::Failed) };
+    let mut form = Form { mark, bytes: Vec::new() };
     let mut last = None;
     for path in paths {
-        let named = quoted(&path);
-        match read(&hall, &guest, &sandbox, path).await {
+        // SECURITY: one file can be named often, so the answer is bounded and not the request.
+        if form.bytes.len() >= MAX_BODY_BYTES {
+            form.error(&path, (413, "the answer is full: ask for this file alone"));
+            continue;
+        }
+        match read(&hall, &guest, &sandbox, path.clone()).await {
             Ok((content, run)) => {
-                let head = format!(
-                    "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; \
-                     filename=\"{named}\"\r\nContent-Type: application/octet-stream\r\n\
-                     Content-Length: {}\r\n\r\n",
-                    content.len()
-                );
-                form.extend_from_slice(head.as_bytes());
-                form.extend_from_slice(&content);
+                form.file(&path, &content);
                 last = Some(run);
             }
             Err(refusal) => {
-                let (status, message) = (status_of(&refusal), reply::told(&refusal));
-                let code = "FILE_NOT_READ";
-                let told = json!({ "statusCode": status, "message": message, "code": code });
-                let head = format!(
-                    "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"error\"; \
-                     filename=\"{named}\"\r\nContent-Type: application/json\r\n\r\n{told}"
-                );
-                form.extend_from_slice(head.as_bytes());
+                form.error(&path, (status_of(&refusal), &reply::told(&refusal)));
                 last = refusal.run().cloned().or(last);
             }
         }
-        form.extend_from_slice(b"\r\n");
     }
-    form.extend_from_slice(format!("--{BOUNDARY}--\r\n").as_bytes());
-    let mut response = reply::bytes(StatusCode::OK, "multipart/form-data", form);
-    let kind = HeaderValue::from_static("multipart/form-data; boundary=DAYTONA-FILE-BOUNDARY");
-    response.headers_mut().insert(CONTENT_TYPE, kind);
-    reply::with_receipt(response, last.as_ref())
+    reply::with_receipt(form.into_response(), last.as_ref())
+}
+
+/// An answer of many parts.
+struct Form {
+    mark: String,
+    bytes: Vec<u8>,
+}
+
+impl Form {
+    fn file(&mut self, path: &str, content: &[u8]) {
+        let length = format!("Content-Length: {}\r\n", content.len());
+        self.part(("file", path), ("application/octet-stream", &length), content);
+    }
+
+    fn error(&mut self, path: &str, (status, message): (u16, &str)) {
+        let code = "FILE_NOT_READ";
+        let told = json!({ "statusCode": status, "message": message, "code": code });
+        self.part(("error", path), ("application/json", ""), told.to_string().as_bytes());
+    }
+
+    fn part(&mut self, (name, path): (&str, &str), (kind, more): (&str, &str), content: &[u8]) {
+        let (mark, path) = (&self.mark, quoted(path));
+        let head = format!(
+            "--{mark}\r\nContent-Disposition: form-data; name=\"{name}\"; filename=\"{path}\"\r\n\
+             Content-Type: {kind}\r\n{more}\r\n"
+        );
+        self.bytes.extend_from_slice(head.as_bytes());
+        self.bytes.extend_from_slice(content);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    fn into_response(mut self) -> Response {
+        self.bytes.extend_from_slice(format!("--{}--\r\n", self.mark).as_bytes());
+        let mut response = reply::bytes(StatusCode::OK, "multipart/form-data", self.bytes);
+        let kind = format!("multipart/form-data; boundary={}", self.mark);
+        if let Ok(kind) = HeaderValue::from_str(&kind) {
+            response.headers_mut().insert(CONTENT_TYPE, kind);
+        }
+        response
+    }
 }
 
 pub(crate) async fn upload(
@@ -246,6 +327,9 @@ pub(crate) async fn bulk_upload(
             paths.insert(key.to_owned(), String::from_utf8_lossy(&content).into_owned());
         } else if let Some(key) = name.strip_suffix(".file") {
             let Some(path) = paths.get(key) else { return invalid("a file comes before its path") };
+            if files.len() >= MOST_FILES {
+                return invalid(&format!("a form has at most {MOST_FILES} files"));
+            }
             files.push((path.clone(), content));
         } else {
             return invalid("a form has only parts named files[n].path and files[n].file");
@@ -281,7 +365,7 @@ async fn read(
     guest: &ActorRef,
     sandbox: &Sandbox,
     path: String,
-) -> Result<(Bytes, warrant_protocol::RunId), WorkshopError> {
+) -> Result<(Bytes, RunId), WorkshopError> {
     let (guest, id) = (guest.clone(), sandbox.id.clone());
     let read = hall.ask(move |workshop| workshop.file(&guest, &id, FileCall::Read { path }));
     match read.await? {
@@ -316,7 +400,8 @@ fn status_of(refusal: &WorkshopError) -> u16 {
 
 fn octal(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("0o").unwrap_or(text);
-    u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o7777)
+    // Bits beyond these change who a program runs as, which nothing here can.
+    u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777)
 }
 
 /// A file's name inside a form's head.

@@ -11,7 +11,7 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use warrant_protocol::request::ActorRef;
 
-use super::{Desk, Visit, error, fault, invalid};
+use super::{Desk, Visit, error, fault, invalid, is_sdk_since};
 use crate::doors::process::MISSED;
 use crate::doors::reply::{self, boolean, list as texts_of, number, text, texts, unknown_member};
 use crate::doors::{
@@ -24,6 +24,8 @@ const LOGS_AS_JSON_SINCE: u32 = 140;
 
 /// More sessions than this do not exist at once in one sandbox.
 const MOST_SESSIONS: usize = 64;
+/// So many commands of a session are remembered.
+const MOST_COMMANDS: usize = 256;
 
 /// One command of a session.
 #[derive(Clone)]
@@ -39,6 +41,19 @@ pub(crate) struct Session {
     /// What tells its shell from that of an earlier session of the same name.
     shell: String,
     commands: Vec<SessionCommand>,
+}
+
+impl Session {
+    /// Remembers one more command, and forgets the oldest that ended where there are too many.
+    fn remember(&mut self, command: SessionCommand) {
+        let has_ended = |command: &SessionCommand| command.process.end().is_some();
+        if self.commands.len() >= MOST_COMMANDS
+            && let Some(oldest) = self.commands.iter().position(has_ended)
+        {
+            self.commands.remove(oldest);
+        }
+        self.commands.push(command);
+    }
 }
 
 pub(crate) async fn execute(
@@ -143,6 +158,13 @@ impl Desk {
 
     fn session(&self, key: &SessionKey) -> Option<Session> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    }
+
+    /// Remembers a command of a session; false when the session is gone.
+    fn remember(&self, key: &SessionKey, command: SessionCommand) -> bool {
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = sessions.get_mut(key);
+        session.map(|session| session.remember(command)).is_some()
     }
 
     fn command(&self, key: &SessionKey, id: &str) -> Option<SessionCommand> {
@@ -261,10 +283,10 @@ pub(crate) async fn session_execute(
     let run = process.facts().run.clone();
     let name = run.as_str().to_owned();
     let entry = SessionCommand { id: name.clone(), command, process: Arc::clone(&process) };
-    if let Some(session) =
-        desk.sessions.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&key)
-    {
-        session.commands.push(entry);
+    if !desk.remember(&key, entry) {
+        // The session was deleted meanwhile, which ends its commands.
+        process.grip().kill();
+        return no_session();
     }
     if is_async {
         let body = json!({ "cmdId": name, "output": null, "stdout": null, "stderr": null,
@@ -304,15 +326,20 @@ pub(crate) async fn send_input(
         return no_command();
     };
     let data = reply::object(&body).and_then(|body| text(&body, "data"));
-    let data = match data {
+    let mut data = match data {
         Ok(data) => data.unwrap_or_default(),
         Err(message) => return invalid(&message),
     };
-    let process = Arc::clone(&command.process);
-    let written = tokio::task::spawn_blocking(move || process.grip().write(data.as_bytes())).await;
-    match written {
-        Ok(Ok(())) => reply::empty(StatusCode::NO_CONTENT),
-        _ => invalid("the command does not read input"),
+    if command.process.end().is_some() {
+        return fault(StatusCode::GONE, "GONE", "the command has ended");
+    }
+    // Input is a line, also of clients that do not say so.
+    if !data.ends_with('\n') {
+        data.push('\n');
+    }
+    match command.process.write(data.as_bytes()).await {
+        Ok(()) => reply::empty(StatusCode::NO_CONTENT),
+        Err(_) => invalid("the command does not read input"),
     }
 }
 
@@ -344,27 +371,32 @@ pub(crate) async fn logs(
     reply::with_receipt(response, Some(&run))
 }
 
+/// Tells what is said as it comes. What the client sends is only looked at: its pings want their
+/// answers while the command is silent, and one that is gone is not waited on.
 async fn follow(mut socket: WebSocket, process: Attended) {
     let mut cursor = 0;
     loop {
-        match process.next(&mut cursor).await {
-            Next::Chunk(chunk) => {
-                if socket.send(Message::Binary(marked(&chunk).into())).await.is_err() {
-                    return;
-                }
-            }
+        let next = tokio::select! {
+            next = process.next(&mut cursor) => next,
+            message = socket.recv() => match message {
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                Some(Ok(_)) => continue,
+            },
+        };
+        let chunk = match next {
+            Next::Chunk(chunk) => chunk,
             Next::Missed => {
                 let said = format!("{MISSED}\n").into_bytes();
-                let missed = Chunk { stream: ChunkStream::Stderr, bytes: said.into() };
-                if socket.send(Message::Binary(marked(&missed).into())).await.is_err() {
-                    return;
-                }
+                Chunk { stream: ChunkStream::Stderr, bytes: said.into() }
             }
             Next::Ended(_) => {
                 let frame = CloseFrame { code: 1000, reason: "".into() };
                 let _ = socket.send(Message::Close(Some(frame))).await;
                 return;
             }
+        };
+        if socket.send(Message::Binary(marked(&chunk).into())).await.is_err() {
+            return;
         }
     }
 }
@@ -387,9 +419,7 @@ fn logs_body(process: &Process) -> Value {
 }
 
 fn reads_json(headers: &HeaderMap) -> bool {
-    let version = reply::header(headers, "x-daytona-sdk-version").unwrap_or_default();
-    let minor = version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
-    minor.is_none_or(|minor| minor >= LOGS_AS_JSON_SINCE)
+    is_sdk_since(headers, LOGS_AS_JSON_SINCE)
 }
 
 fn session_row(name: &str, commands: &[SessionCommand]) -> Value {

@@ -20,6 +20,8 @@ use crate::doors::{Hall, Next, Process, Sandbox, Start, Terminal};
 /// The size of a terminal when nobody says.
 const COLUMNS: u16 = 80;
 const ROWS: u16 = 24;
+/// The longest text of a frame that closes.
+const MOST_REASON: usize = 123;
 /// Tells terminals from other commands.
 const TAG: &str = "pty:";
 /// The subprotocol in which clients send variables.
@@ -199,10 +201,10 @@ pub(crate) async fn resize(
     };
     let Some(process) = running(&hall, &guest, &sandbox.id, &name) else { return none() };
     match process.grip().resize(columns, rows) {
-        Ok(()) => {
-            let body = json!({ "id": name, "cols": columns, "rows": rows, "active": true });
-            reply::json(StatusCode::OK, &body)
-        }
+        Ok(()) => match row(&process) {
+            Some(row) => reply::json(StatusCode::OK, &row),
+            None => none(),
+        },
         Err(_) => invalid("the size cannot be changed"),
     }
 }
@@ -274,24 +276,24 @@ async fn carry(mut socket: WebSocket, process: Arc<Process>) {
                     let told = json!({ "type": "control", "status": "exited", "exitCode": code,
                         "exitReason": end.message });
                     let _ = socket.send(Message::Text(told.to_string().into())).await;
-                    let reason = json!({ "exitCode": code, "exitReason": end.message }).to_string();
+                    let mut reason =
+                        json!({ "exitCode": code, "exitReason": end.message }).to_string();
+                    // A frame that closes holds no more; what is missing was told before it.
+                    if reason.len() > MOST_REASON {
+                        reason = json!({ "exitCode": code }).to_string();
+                    }
                     let frame = CloseFrame { code: 1000, reason: reason.into() };
                     let _ = socket.send(Message::Close(Some(frame))).await;
                     return;
                 }
             },
             message = socket.recv() => match message {
-                Some(Ok(Message::Binary(bytes))) => write(&process, bytes).await,
-                Some(Ok(Message::Text(text))) => write(&process, Bytes::from(text)).await,
+                // Input that nobody reads is lost with the terminal.
+                Some(Ok(Message::Binary(bytes))) => drop(process.write(&bytes).await),
+                Some(Ok(Message::Text(text))) => drop(process.write(text.as_bytes()).await),
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return,
             },
         }
     }
-}
-
-async fn write(process: &Arc<Process>, bytes: Bytes) {
-    let process = Arc::clone(process);
-    // Input that nobody reads is lost with the terminal.
-    let _ = tokio::task::spawn_blocking(move || process.grip().write(&bytes)).await;
 }

@@ -84,16 +84,23 @@ pub(crate) async fn list(State(hall): State<Hall>, visit: Visit) -> Response {
 }
 
 pub(crate) async fn send_input(visit: Visit, body: Bytes) -> Response {
-    on_process(visit, &body, give).await
+    let given = async {
+        let request = reply::object(&body).map_err(Fault::invalid)?;
+        give(&*find(&visit, &request)?, &request).await
+    };
+    match given.await {
+        Ok(()) => connect::answer(&json!({}), None),
+        Err(fault) => connect::error(&fault),
+    }
 }
 
 /// Writes the input that a request carries.
-pub(super) fn give(process: &Process, request: &Map<String, Value>) -> Result<(), Fault> {
+pub(super) async fn give(process: &Process, request: &Map<String, Value>) -> Result<(), Fault> {
     let input = request.get("input").and_then(Value::as_object);
     let data = input.and_then(|input| input.get("stdin").or_else(|| input.get("pty")));
     let data = data.and_then(Value::as_str).ok_or_else(|| Fault::invalid("input is missing"))?;
     let bytes = STANDARD.decode(data).map_err(|_| Fault::invalid("input is not base64"))?;
-    process.grip().write(&bytes).map_err(|_| Fault {
+    process.write(&bytes).await.map_err(|_| Fault {
         code: "failed_precondition",
         message: "the command does not read input".to_owned(),
         run: None,

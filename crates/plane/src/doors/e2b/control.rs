@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use warrant_protocol::request::ActorRef;
 
 use super::{ENVD_VERSION, HOME, USER, api_error, api_fault};
-use crate::doors::page::Page;
+use crate::doors::page::{Order, Page};
 use crate::doors::reply::{self, boolean, list as texts_of, text, texts, unknown_member, whole};
 use crate::doors::{
     AtEnd, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wakes, Wanted, WorkshopError,
@@ -64,7 +64,7 @@ pub(crate) async fn list(
     all.retain(|sandbox| filter.fits(sandbox));
     // The newest come first.
     all.reverse();
-    let page = Page { limit: filter.limit, after: filter.after.as_deref() };
+    let page = Page { limit: filter.limit, after: filter.after.as_deref(), order: Order::Newest };
     let (rows, next) = page.of(&all);
     let rows: Vec<Value> = rows.into_iter().map(described).collect();
     let mut response = reply::json(StatusCode::OK, &Value::Array(rows));

@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 use super::Visit;
 use super::commands::{find, give, stream_of_fault, stream_response};
 use super::connect::{self, Fault};
+use crate::doors::Process;
 use crate::doors::reply::unknown_member;
-use crate::doors::{Process, WorkshopError};
 
 pub(crate) async fn stream_input(visit: Visit, body: Body) -> Response {
     match take_in(&visit, body).await {
@@ -64,7 +64,5 @@ async fn follow(
             false => Ok(process),
         };
     };
-    let writer = Arc::clone(&process);
-    let written = tokio::task::spawn_blocking(move || give(&writer, &data)).await;
-    written.map_err(|_| Fault::from(&WorkshopError::Failed))?.map(|()| process)
+    give(&process, &data).await.map(|()| process)
 }
