@@ -72,6 +72,12 @@ async def life(sandbox):
     rules = [NetworkRule(action="deny", target="b.example.org"), NetworkRule(action="allow", target="*.example.org")]
     policy = NetworkPolicy(defaultAction="deny", egress=rules)
     await refused(Sandbox.create("x", network_policy=policy), "cannot be denied")
+    await sandbox.patch_egress_rules([NetworkRule(action="deny", target="Bad.example.org")])
+    told = [(rule.action, rule.target) for rule in (await sandbox.get_egress_policy()).egress]
+    assert ("deny", "bad.example.org") in told, told
+    await sandbox.delete_egress_rules(["bad.example.org", "never.example.org"])
+    told = [rule.target for rule in (await sandbox.get_egress_policy()).egress]
+    assert "bad.example.org" not in told, told
     manager = await SandboxManager.create()
     patched = await manager.patch_sandbox_metadata(sandbox.id, {"team": "a b&c", "gone": None})
     assert patched.metadata == {"team": "a b&c"}, patched

@@ -49,6 +49,8 @@ pub(crate) struct Desk {
     pub(crate) hall: Hall,
     /// Sessions by sandbox and id, each with its directory.
     pub(crate) sessions: Arc<Mutex<Sessions>>,
+    /// What clients denied by name.
+    pub(crate) denied: Arc<network::Denied>,
 }
 
 type Sessions = HashMap<(String, String), Option<String>>;
@@ -61,7 +63,7 @@ impl FromRef<Desk> for Hall {
 
 /// Returns the routes.
 pub fn router(hall: Hall) -> Router {
-    let desk = Desk { hall, sessions: Arc::default() };
+    let desk = Desk { hall, sessions: Arc::default(), denied: Arc::default() };
     let sandbox = "/v1/sandboxes/{id}";
     Router::new()
         .route("/version", get(lifecycle::version))

@@ -287,13 +287,14 @@ fn event(mut value: Value) -> Vec<u8> {
     if let (Some(value), Ok(now)) = (value.as_object_mut(), crate::random::now()) {
         value.insert("timestamp".into(), json!(now.unix_ms()));
     }
+    let mut text = value.to_string();
     // Some clients take these for ends of lines, and would lose the event.
     let ends = [('\u{85}', "\\u0085"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")];
-    let text = ends.iter().fold(value.to_string(), |text, (end, told)| match text.contains(*end) {
-        true => text.replace(*end, told),
-        false => text,
-    });
-    format!("{text}\n\n").into_bytes()
+    if !text.is_ascii() {
+        text = ends.iter().fold(text, |text, (end, told)| text.replace(*end, told));
+    }
+    text.push_str("\n\n");
+    text.into_bytes()
 }
 
 pub(crate) async fn interrupt(

@@ -9,12 +9,12 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use warrant_protocol::Timestamp;
 
-use super::network::reach;
 use super::{
-    ACCESS_HEADER, EGRESS_PORT, EXECD_PORT, Guest, HOME, USER, Visit, error, fault, invalid,
+    ACCESS_HEADER, Desk, EGRESS_PORT, EXECD_PORT, Guest, HOME, USER, Visit, error, fault, invalid,
+    network,
 };
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
-use crate::doors::{AtEnd, DoorName, EndsCommands, Hall, Life, Sandbox, Wanted};
+use crate::doors::{AtEnd, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
 
 /// The version of the server whose behavior is served.
 const VERSION: &str = "1.1.1";
@@ -44,13 +44,20 @@ pub(crate) async fn telemetry() -> Response {
     reply::empty(StatusCode::NO_CONTENT)
 }
 
-pub(crate) async fn create(State(hall): State<Hall>, Guest(guest): Guest, body: Bytes) -> Response {
-    let wanted = match reply::object(&body).and_then(|body| wanted(&body)) {
-        Ok(wanted) => wanted,
+pub(crate) async fn create(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> Response {
+    let read = reply::object(&body).and_then(|body| {
+        let (reach, denied) = network::reach(&body)?;
+        Ok((wanted(&body, reach)?, denied))
+    });
+    let (wanted, denied) = match read {
+        Ok(read) => read,
         Err(message) => return invalid(&message),
     };
-    match hall.ask(move |workshop| workshop.create(&guest, wanted)).await {
-        Ok(sandbox) => answer(StatusCode::ACCEPTED, &sandbox),
+    match desk.hall.ask(move |workshop| workshop.create(&guest, wanted)).await {
+        Ok(sandbox) => {
+            network::remember(&desk, &sandbox.id, denied);
+            answer(StatusCode::ACCEPTED, &sandbox)
+        }
         Err(refusal) => error(&refusal),
     }
 }
@@ -248,7 +255,7 @@ pub(crate) async fn set_metadata(
 }
 
 /// Reads a create body; what cannot be enforced is refused by name.
-fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
+fn wanted(body: &Map<String, Value>, reach: Reach) -> Result<Wanted, String> {
     let known = [
         "image",
         "entrypoint",
@@ -294,7 +301,7 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
         idle_ms: None,
         env: env(body)?,
         labels,
-        reach: reach(body)?,
+        reach,
         memory_bytes,
         cpu_milli,
         disk_bytes: None,

@@ -1,7 +1,11 @@
 //! What an OpenSandbox sandbox may reach: rules in the protocol's words, deny by default.
 //!
-//! Everything that no rule allows is denied, so a rule that denies takes allowed hosts away. One
-//! that could only be kept beside a wider allowed host is refused: nothing here makes exceptions.
+//! Everything that no rule allows is denied, so a rule that denies takes allowed hosts away; it is
+//! remembered to be told again, and decides nothing. One that could only be kept beside a wider
+//! allowed host is refused: nothing here makes exceptions.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, PoisonError};
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -10,19 +14,47 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use warrant_protocol::request::ActorRef;
 
-use super::{Enter, error, invalid};
+use super::{Desk, Enter, error, invalid};
 use crate::doors::reply::{self, text, unknown_member};
-use crate::doors::{Hall, Reach, Sandbox};
+use crate::doors::{Reach, Sandbox};
 
-/// Tells what is enforced, by what.
-pub(crate) async fn policy(Enter((_, sandbox)): Enter) -> Response {
-    policy_of(&sandbox)
+/// More rules than this are not taken at once, nor remembered.
+const MOST_RULES: usize = 1000;
+/// No name of a host with its port is longer.
+const LONGEST_TARGET: usize = 300;
+
+/// What was denied by name, by sandbox.
+#[derive(Default)]
+pub(crate) struct Denied(Mutex<HashMap<String, BTreeSet<String>>>);
+
+impl Denied {
+    fn of(&self, id: &str) -> BTreeSet<String> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(id).cloned().unwrap_or_default()
+    }
+
+    fn set(&self, desk: &Desk, id: &str, denied: BTreeSet<String>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is remembered of sandboxes that are gone goes with them.
+        all.retain(|of, _| desk.hall.workshop.is_alive(of));
+        match denied.is_empty() {
+            true => drop(all.remove(id)),
+            false => drop(all.insert(id.to_owned(), denied)),
+        }
+    }
 }
 
-fn policy_of(sandbox: &Sandbox) -> Response {
-    let rule = |host: &String| json!({ "action": "allow", "target": host });
-    let rules: Vec<Value> = sandbox.hosts.iter().map(rule).collect();
-    let mode = if rules.is_empty() { "deny_all" } else { "enforcing" };
+/// Tells what is enforced, by what.
+pub(crate) async fn policy(State(desk): State<Desk>, Enter((_, sandbox)): Enter) -> Response {
+    policy_of(&desk, &sandbox)
+}
+
+fn policy_of(desk: &Desk, sandbox: &Sandbox) -> Response {
+    let rule = |action: &str, host: &String| json!({ "action": action, "target": host });
+    let denied = desk.denied.of(&sandbox.id);
+    let allowed = sandbox.hosts.iter().map(|host| rule("allow", host));
+    let rules: Vec<Value> = allowed.chain(denied.iter().map(|host| rule("deny", host))).collect();
+    let mode = if sandbox.hosts.is_empty() { "deny_all" } else { "enforcing" };
     let body = json!({
         "status": "ok",
         "mode": mode,
@@ -34,64 +66,86 @@ fn policy_of(sandbox: &Sandbox) -> Response {
 
 /// Puts a whole policy in the place of the one there is.
 pub(crate) async fn replace(
-    State(hall): State<Hall>,
+    State(desk): State<Desk>,
     Enter(visit): Enter,
     body: Bytes,
 ) -> Response {
     match reply::object(&body).and_then(|policy| of_policy(&policy)) {
-        Ok(reach) => change(&hall, visit, reach).await,
+        Ok((reach, denied)) => change(&desk, visit, (reach, denied)).await,
         Err(message) => invalid(&message),
     }
 }
 
 /// Changes single rules: what is allowed is added to what is reached, what is denied is taken away.
 pub(crate) async fn add_rules(
-    State(hall): State<Hall>,
+    State(desk): State<Desk>,
     Enter(visit): Enter,
     body: Bytes,
 ) -> Response {
     let Ok(given) = serde_json::from_slice::<Vec<Value>>(&body) else {
         return invalid("the body must be a list of rules");
     };
-    let hosts = rules(&given).and_then(|rules| merged(&visit.1.hosts, &rules));
+    let mut denied = desk.denied.of(&visit.1.id);
+    let hosts = rules(&given).and_then(|rules| {
+        denied.retain(|target| rules.iter().all(|rule| rule.target != *target));
+        denied.extend(denied_by(&rules));
+        merged(&visit.1.hosts, &rules)
+    });
     match hosts {
-        Ok(hosts) => change(&hall, visit, reach_of(hosts)).await,
+        Ok(_) if denied.len() > MOST_RULES => invalid("there are too many rules"),
+        Ok(hosts) => change(&desk, visit, (reach_of(hosts), denied)).await,
         Err(message) => invalid(&message),
     }
 }
 
 /// Takes the rules for targets away: what no rule allows is not reached.
 pub(crate) async fn remove_rules(
-    State(hall): State<Hall>,
+    State(desk): State<Desk>,
     Enter(visit): Enter,
     body: Bytes,
 ) -> Response {
     let Ok(targets) = serde_json::from_slice::<Vec<String>>(&body) else {
         return invalid("the body must be a list of targets");
     };
+    let targets: BTreeSet<String> = targets.iter().map(|target| plain(target)).collect();
     let mut hosts = visit.1.hosts.clone();
-    hosts.retain(|host| !targets.iter().any(|target| plain(target) == plain(host)));
-    change(&hall, visit, reach_of(hosts)).await
+    hosts.retain(|host| !targets.contains(&plain(host)));
+    let denied = desk.denied.of(&visit.1.id).difference(&targets).cloned().collect();
+    change(&desk, visit, (reach_of(hosts), denied)).await
 }
 
-async fn change(hall: &Hall, (guest, sandbox): (ActorRef, Sandbox), reach: Reach) -> Response {
-    let changed = hall.ask(move |workshop| workshop.set_reach(&guest, &sandbox.id, reach)).await;
+async fn change(
+    desk: &Desk,
+    (guest, sandbox): (ActorRef, Sandbox),
+    (reach, denied): (Reach, BTreeSet<String>),
+) -> Response {
+    let id = sandbox.id;
+    let changed = desk.hall.ask(move |workshop| workshop.set_reach(&guest, &id, reach)).await;
     match changed {
-        Ok(sandbox) => policy_of(&sandbox),
+        Ok(sandbox) => {
+            desk.denied.set(desk, &sandbox.id, denied);
+            policy_of(desk, &sandbox)
+        }
         Err(refusal) => error(&refusal),
     }
 }
 
-/// Reads what a create body says of the network; nothing said means what policy lists.
-pub(crate) fn reach(body: &Map<String, Value>) -> Result<Reach, String> {
+/// Remembers what a sandbox was created with.
+pub(crate) fn remember(desk: &Desk, id: &str, denied: BTreeSet<String>) {
+    desk.denied.set(desk, id, denied);
+}
+
+/// Reads what a create body says of the network, and what it denies by name; nothing said means
+/// what policy lists.
+pub(crate) fn reach(body: &Map<String, Value>) -> Result<(Reach, BTreeSet<String>), String> {
     match body.get("networkPolicy") {
-        None | Some(Value::Null) => Ok(Reach::AsPolicy),
+        None | Some(Value::Null) => Ok((Reach::AsPolicy, BTreeSet::new())),
         Some(Value::Object(policy)) => of_policy(policy),
         Some(_) => Err("networkPolicy must be an object".to_owned()),
     }
 }
 
-fn of_policy(policy: &Map<String, Value>) -> Result<Reach, String> {
+fn of_policy(policy: &Map<String, Value>) -> Result<(Reach, BTreeSet<String>), String> {
     if let Some(name) = unknown_member(policy, &["defaultAction", "egress"]) {
         return Err(format!("networkPolicy.{name} cannot be enforced here"));
     }
@@ -109,7 +163,12 @@ fn of_policy(policy: &Map<String, Value>) -> Result<Reach, String> {
         Some(Value::Array(rules)) => rules.clone(),
         Some(_) => return Err("networkPolicy.egress must be a list of rules".to_owned()),
     };
-    merged(&[], &rules(&given)?).map(reach_of)
+    let rules = rules(&given)?;
+    Ok((reach_of(merged(&[], &rules)?), denied_by(&rules).collect()))
+}
+
+fn denied_by(rules: &[Rule]) -> impl Iterator<Item = String> {
+    rules.iter().filter(|rule| !rule.is_allowed).map(|rule| rule.target.clone())
 }
 
 fn reach_of(hosts: Vec<String>) -> Reach {
@@ -125,6 +184,9 @@ struct Rule {
 
 /// Reads rules. Of several for one target the first counts, as the protocol has it.
 fn rules(given: &[Value]) -> Result<Vec<Rule>, String> {
+    if given.len() > MOST_RULES {
+        return Err(format!("there are at most {MOST_RULES} rules"));
+    }
     let mut read: Vec<Rule> = Vec::new();
     for value in given {
         let rule = value.as_object().ok_or("a rule must be an object")?;
@@ -133,8 +195,9 @@ fn rules(given: &[Value]) -> Result<Vec<Rule>, String> {
             return Err(format!("a rule's {name} cannot be enforced here"));
         }
         let target = text(rule, "target")?.map(|target| plain(&target));
-        let target =
-            target.filter(|target| !target.is_empty()).ok_or("a rule has no target".to_owned())?;
+        let target = target
+            .filter(|target| (1..=LONGEST_TARGET).contains(&target.len()))
+            .ok_or("a rule has no target, or one that is too long")?;
         let is_allowed = match text(rule, "action")?.as_deref() {
             Some("allow") => true,
             Some("deny") => false,
@@ -239,7 +302,10 @@ mod tests {
     #[test]
     fn a_rule_that_says_more_is_refused() {
         let port = json!({ "action": "allow", "target": "a.org", "port": 443 });
-        for given in [json!([port]), json!([{ "action": "allow" }]), json!(["a.org"])] {
+        let long = deny(&"a".repeat(301));
+        let many: Vec<Value> = (0..1001).map(|number| deny(&format!("{number}.org"))).collect();
+        let odd = [json!([port]), json!([{ "action": "allow" }]), json!(["a.org"]), json!([long])];
+        for given in odd.into_iter().chain([json!(many)]) {
             check(&[], &given, None);
         }
         let policy = |text: &str| {
@@ -248,6 +314,6 @@ mod tests {
         assert!(policy(r#"{"defaultAction":"allow"}"#).is_err());
         assert!(policy(r#"{"defaultAction":"Allow"}"#).is_err());
         assert!(policy(r#"{"egress":"all"}"#).is_err());
-        assert_eq!(policy("{}"), Ok(Reach::Nothing));
+        assert_eq!(policy("{}"), Ok((Reach::Nothing, BTreeSet::new())));
     }
 }
