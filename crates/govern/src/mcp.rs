@@ -44,6 +44,10 @@ use crate::workbench::Workbench;
 /// How many calls of one client work at the same time; the others wait their turn.
 const CALLS_AT_ONCE: usize = 8;
 
+/// How many calls of one client are worked on or wait for it; a further one is refused at once.
+// SECURITY: whoever floods the door with calls must not fill our memory with them.
+const CALLS_AT_HAND: usize = 64;
+
 /// How long `request_approval` waits at the most.
 const MOST_WAIT_MS: u64 = 600_000;
 
@@ -62,6 +66,7 @@ pub struct Server {
     bench: Arc<Workbench>,
     session: Arc<Session>,
     slots: Arc<Semaphore>,
+    places: Arc<Semaphore>,
     /// Where calls may wait for their programs.
     workers: Handle,
 }
@@ -105,7 +110,8 @@ impl Server {
     #[must_use]
     pub fn new(bench: Arc<Workbench>, workers: Handle) -> Self {
         let slots = Arc::new(Semaphore::new(CALLS_AT_ONCE));
-        Self { bench, session: Arc::default(), slots, workers }
+        let places = Arc::new(Semaphore::new(CALLS_AT_HAND));
+        Self { bench, session: Arc::default(), slots, places, workers }
     }
 
     /// Works on one call, off the conversation's own thread.
@@ -115,6 +121,9 @@ impl Server {
         arguments: Map<String, serde_json::Value>,
         context: &RequestContext<RoleServer>,
     ) -> Answer {
+        let Ok(_place) = self.places.try_acquire() else {
+            return Answer::misuse("too many calls at once; wait until some of them are answered");
+        };
         let Ok(_slot) = self.slots.acquire().await else { return Answer::broken("shutting down") };
         let cancel = match Cancel::new() {
             Ok(cancel) => cancel,

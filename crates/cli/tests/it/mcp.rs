@@ -181,9 +181,17 @@ fn a_denial_says_what_is_allowed_and_how_to_ask_and_approval_runs_it_once() {
             {"tool": "request_approval", "arguments": {"command": script}},
             {"tool": "request_approval", "arguments": {"command": "ls"}},
             {"tool": "receipt"},
+            {"tool": "exec", "arguments": {"command": "cat /srv/elsewhere"}},
+            {"tool": "request_approval", "arguments": {"command": "cat /srv/elsewhere"}},
         ]),
     );
     let results = results(&report);
+    for beyond in [results[5], results[6]] {
+        assert_eq!(beyond["isError"], true, "{beyond}");
+        for words in ["/srv/elsewhere", "what is allowed: ", "No approval can change this"] {
+            assert!(text(beyond).contains(words), "{beyond}");
+        }
+    }
     let denied = results[0];
     assert_eq!(denied["isError"], true);
     assert_eq!(facts(denied)["status"], "denied", "{denied}");
@@ -426,6 +434,23 @@ fn a_text_is_read_in_pieces_and_names_cannot_forge_lines() {
     assert!(self::text(&pipe).contains("not kept, because it is no file: pipe"), "{pipe}");
     assert!(machine.work("kept").exists() && !machine.work("pipe").exists());
     assert!(talk.end());
+}
+
+#[test]
+fn a_flood_of_calls_is_refused_and_not_kept_waiting() {
+    let machine = Machine::new();
+    let mut talk = Talk::begin(&machine);
+    let params = json!({"name": "request_approval",
+        "arguments": {"command": "sudo id", "wait_ms": 60_000}});
+    for id in 100..180 {
+        talk.say(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}));
+    }
+    for _ in 0..16 {
+        let mut line = String::new();
+        talk.stdout.read_line(&mut line).unwrap();
+        assert!(line.contains("too many calls at once"), "{line}");
+    }
+    talk.end();
 }
 
 #[test]

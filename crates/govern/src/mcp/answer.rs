@@ -13,6 +13,10 @@ use crate::keep::Kept;
 /// How many changed paths are named in an answer.
 const PATHS_NAMED: usize = 50;
 
+/// What to do where nobody can be asked.
+pub(crate) const NO_APPROVAL: &str = "No approval can change this answer. Do it another way, or ask the person to change the policy \
+     (warrant policy show, warrant policy set).";
+
 /// What a call is answered with.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -40,6 +44,15 @@ impl Answer {
     pub(crate) fn broken(sentence: &str) -> Self {
         let facts = facts(json!({"status": "failed", "problem": sentence}));
         Self::bad(format!("refused, because governance failed: {sentence}"), facts)
+    }
+
+    /// It would not run, although policy allows it: it needs what it is not given.
+    pub(crate) fn beyond(desk: &Desk, problem: &str) -> Self {
+        let allowed = allowed(desk);
+        let mut text = format!("it would be denied; nothing ran\n- {problem}\n");
+        text.push_str(&format!("what is allowed: {}\n{NO_APPROVAL}\n", allowed.join("; ")));
+        let facts = json!({"status": "denied", "reasons": [problem], "allowed": allowed});
+        Self::bad(text, self::facts(facts))
     }
 
     /// It did not run: policy said no, or people are asked first.
@@ -93,10 +106,7 @@ fn denied(desk: &Desk, run: &RunId, judgment: &Judgment) -> Answer {
         text.push_str(&format!("- {reason}\n"));
     }
     text.push_str(&format!("what is allowed: {}\n", allowed.join("; ")));
-    text.push_str(
-        "No approval can change this answer. Do it another way, or ask the person to change the \
-         policy (warrant policy show, warrant policy set).\n",
-    );
+    text.push_str(&format!("{NO_APPROVAL}\n"));
     text.push_str(&format!("receipt: {run}\n"));
     let facts = facts(json!({
         "status": "denied",

@@ -71,7 +71,7 @@ impl Arguments {
         (least, most): (u64, u64),
     ) -> Result<Option<u64>, Misuse> {
         let Some(value) = self.taken(name) else { return Ok(None) };
-        let number = value.as_u64().filter(|number| (least..=most).contains(number));
+        let number = whole(&value).filter(|number| (least..=most).contains(number));
         number.map(Some).ok_or_else(|| {
             Misuse(format!("`{name}` must be a whole number from {least} to {most}"))
         })
@@ -164,6 +164,13 @@ impl Arguments {
     }
 }
 
+/// Returns a whole number, however it is written: to JSON `5.0` is one.
+fn whole(value: &Value) -> Option<u64> {
+    let is_whole = |number: &f64| number.fract() == 0.0 && (0.0..=9e15).contains(number);
+    // The range above has exact whole numbers alone.
+    value.as_u64().or_else(|| value.as_f64().filter(is_whole).map(|number| number as u64))
+}
+
 /// Returns a path relative to the workspace; nothing for the workspace itself.
 pub(crate) fn relative(text: &str, workspace: &Path) -> Result<Option<RelPath>, ()> {
     let path = Path::new(text);
@@ -210,6 +217,8 @@ mod tests {
         refused(json!({"command": "a\u{0}b"}), "`command`");
         refused(json!({"command": "a", "timeout_ms": 0}), "`timeout_ms`");
         refused(json!({"command": "a", "timeout_ms": -1}), "`timeout_ms`");
+        refused(json!({"command": "a", "timeout_ms": 1.5}), "`timeout_ms`");
+        refused(json!({"command": "a", "timeout_ms": "5"}), "`timeout_ms`");
         refused(json!({"command": "a", "cwd": "../x"}), "`cwd`");
         refused(json!({"command": "a", "cwd": "/etc"}), "`cwd`");
         refused(json!({"command": "a", "allow_hosts": ["a/b"]}), "`allow_hosts`");
@@ -218,6 +227,12 @@ mod tests {
         refused(json!({"command": "a", "env": {"A=B": "c"}}), "`env`");
         refused(json!({"command": "a", "max_output_bytes": 1e9}), "`max_output_bytes`");
         refused(json!({"command": "a", "network": "all"}), "`network`: there is no such argument");
+    }
+
+    #[test]
+    fn a_whole_number_may_be_written_with_a_point() {
+        let mut arguments = arguments(&json!({"command": "a", "timeout_ms": 5.0}));
+        assert_eq!(arguments.exec(Path::new("/w")).unwrap().errand.timeout_ms, Some(5));
     }
 
     #[test]

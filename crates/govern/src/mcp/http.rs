@@ -43,7 +43,7 @@ const IDLE: Duration = Duration::from_secs(30 * 60);
 const MOST_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Threads on which calls of all tokens wait for their programs.
-const WORKERS: usize = 64;
+const WORKERS: usize = 512;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use warrant_protocol::story::outcome_words;
 use warrant_protocol::{Decision, Outcome, RunId, RunState};
+use warrant_runner::preview::{Terms, preview};
 
-use super::answer::{Answer, allowed, chain, facts, writes};
+use super::answer::{Answer, NO_APPROVAL, allowed, chain, facts, writes};
 use super::arguments::Misuse;
 use super::{Call, MOST_WAIT_MS, Server};
 use crate::desk::{Desk, DeskError, Permit};
@@ -96,6 +97,14 @@ impl Server {
         if !is_the_programs(&ended.outcome) && !ended.message.is_empty() {
             section("[warrant] ", &ended.message);
         }
+        let allowed = match (&ended.outcome, self.bench.desk()) {
+            (Outcome::GapDenied, Ok(desk)) => Some(allowed(&desk)),
+            _ => None,
+        };
+        if let Some(allowed) = &allowed {
+            section("[warrant] what is allowed: ", &allowed.join("; "));
+            section("[warrant] ", NO_APPROVAL);
+        }
         for line in &lines {
             section("[warrant] ", line);
         }
@@ -118,6 +127,7 @@ impl Server {
             "stdoutMissingBytes": stdout.missing,
             "stderrMissingBytes": stderr.missing,
             "workspace": workspace,
+            "allowed": allowed,
             "receiptHash": ended.receipt.hash(),
         }));
         if is_the_programs(&ended.outcome) {
@@ -150,7 +160,14 @@ impl Server {
     fn ask_people(&self, errand: &Errand) -> Result<Asked, WorkbenchError> {
         let desk = self.bench.desk()?;
         let ask = self.bench.ask(&desk, errand)?;
-        if desk.judge(&ask)?.summary.decision == Decision::Allow {
+        let judgment = desk.judge(&ask)?;
+        if judgment.summary.decision == Decision::Allow {
+            let terms = Terms { limits: judgment.limits.as_ref(), masks: &judgment.masks };
+            let places = (ask.workspace.as_path(), desk.plane().home().root());
+            let plan = preview(&ask.request, terms, places, self.bench.backend());
+            if let Some(problem) = plan.get("refused").and_then(Value::as_str) {
+                return Ok(Asked::Settled(Answer::beyond(&desk, problem)));
+            }
             let text = "no approval is needed: policy allows it; call exec\n".to_owned();
             let facts = facts(json!({"status": "allowed"}));
             return Ok(Asked::Settled(Answer::good(text, facts)));
