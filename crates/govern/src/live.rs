@@ -268,6 +268,14 @@ impl Workshop for Live {
         keeper::is_same(&living.access_token, access_token).then(|| living.owner.clone())
     }
 
+    fn named_by(&self, access_token: &str) -> Option<String> {
+        let all = self.sandboxes.all();
+        let is_it = |living: &&Arc<Living>| {
+            !living.is_over() && keeper::is_same(&living.access_token, access_token)
+        };
+        all.iter().find(is_it).map(|living| living.id.clone())
+    }
+
     fn extend(&self, guest: &ActorRef, id: &str, ms: u64) -> Result<Sandbox, WorkshopError> {
         let living = self.sandboxes.of(guest, id)?;
         living.extend(ms)?;

@@ -185,11 +185,13 @@ fn door_of(headers: &HeaderMap, path: &str) -> Option<&'static str> {
     let below = |root: &str| {
         path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    if headers.contains_key("e2b-sandbox-id") {
-        return Some("/~e2b-data");
-    }
+    // Older SDKs name the sandbox in a header here as well, and where it matters forget to.
     if below("/sandboxes") || below("/v2/sandboxes") {
         return Some("/~e2b");
+    }
+    let has_token_alone = headers.contains_key("x-access-token") && e2b::is_data_path(path);
+    if headers.contains_key("e2b-sandbox-id") || has_token_alone {
+        return Some("/~e2b-data");
     }
     // Daytona's API has no versions in its paths.
     if below("/api/v1") || below("/sandbox") || path == "/v1/chat/completions" {

@@ -67,10 +67,10 @@ assert isinstance(denied, SandboxException)
 assert not sandbox.files.exists("/tmp/denied-ran")
 
 assert sandbox.get_info().metadata == {"suite": "doors"}
-if not IS_OLD:
-    sandbox.pause()
-    assert not sandbox.is_running()
-    sandbox.connect()
+(sandbox.beta_pause if IS_OLD else sandbox.pause)()
+assert not sandbox.is_running()
+sandbox.connect()
+assert Sandbox.connect(sandbox.sandbox_id).commands.run("echo joined").stdout == "joined\n"
 assert sandbox.is_running()
 assert not Sandbox.kill(sandbox.sandbox_id, api_key=os.environ["OTHER_KEY"])
 running = sandbox.commands.run("sleep 60", background=True, timeout=0)

@@ -226,6 +226,13 @@ fn another_guest_cannot_see_or_use_a_sandbox() {
     assert!(matches!(house.live.destroy(&other, &sandbox.id), Err(WorkshopError::NoSandbox)));
     assert!(house.live.owner(&sandbox.id, "guessed").is_none());
     assert_eq!(house.live.owner(&sandbox.id, &sandbox.access_token), Some(guest("one")));
+    let second = house.live.create(&other, wanted()).unwrap();
+    let holder = |sandbox: &Sandbox| house.live.holder(&sandbox.access_token);
+    assert_eq!(holder(&sandbox), Some((guest("one"), sandbox.id.clone())));
+    assert_eq!(holder(&second), Some((other.clone(), second.id.clone())));
+    assert!(house.live.holder("guessed").is_none() && house.live.holder("").is_none());
+    house.live.destroy(&other, &second.id).unwrap();
+    assert!(holder(&second).is_none(), "a token ends with its sandbox");
 }
 
 #[test]

@@ -75,6 +75,12 @@ pub fn data_router(hall: Hall) -> Router {
     data.layer(from_fn(in_words)).with_state(hall)
 }
 
+/// Returns whether a path is one of the data plane's.
+pub(crate) fn is_data_path(path: &str) -> bool {
+    let services = ["/process.Process/", "/filesystem.Filesystem/"];
+    path == "/files" || path == "/health" || services.iter().any(|root| path.starts_with(root))
+}
+
 /// Says what was refused before it reached a call, in the words of that call.
 async fn in_words(request: Request, next: Next) -> Response {
     let is_stream = commands::is_stream(request.headers());
@@ -101,13 +107,16 @@ pub(crate) struct Visit {
 /// Returns whose sandbox a request of the data plane may use, or the answer that says it is not
 /// running. A wrong token and a wrong id look the same.
 fn visit(hall: &Hall, request: &HeaderMap) -> Result<Visit, Response> {
-    let id = reply::header(request, "e2b-sandbox-id").unwrap_or_default();
+    let id = reply::header(request, "e2b-sandbox-id");
     let token = reply::header(request, "x-access-token").unwrap_or_default();
-    match hall.owner(id, token) {
-        Some(guest) => Ok(Visit { hall: hall.clone(), guest, id: id.to_owned() }),
+    // Some SDKs do not name a sandbox that they joined; its token tells it from all others.
+    let named = id.map(str::to_owned).or_else(|| hall.workshop.named_by(token));
+    let found = named.and_then(|id| hall.owner(&id, token).map(|guest| (guest, id)));
+    match found {
+        Some((guest, id)) => Ok(Visit { hall: hall.clone(), guest, id }),
         None => {
             let body = json!({
-                "sandboxId": id,
+                "sandboxId": id.unwrap_or_default(),
                 "message": "The sandbox was not found",
                 "code": 502,
             });

@@ -424,6 +424,9 @@ pub trait Workshop: Send + Sync {
     /// Returns whose sandbox it is, if that is its access token.
     fn owner(&self, id: &str, access_token: &str) -> Option<ActorRef>;
 
+    /// Returns which sandbox has that access token.
+    fn named_by(&self, access_token: &str) -> Option<String>;
+
     /// Moves its end to so many milliseconds from now.
     ///
     /// # Errors
