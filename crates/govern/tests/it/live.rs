@@ -227,12 +227,12 @@ fn another_guest_cannot_see_or_use_a_sandbox() {
     assert!(house.live.owner(&sandbox.id, "guessed").is_none());
     assert_eq!(house.live.owner(&sandbox.id, &sandbox.access_token), Some(guest("one")));
     let second = house.live.create(&other, wanted()).unwrap();
-    let holder = |sandbox: &Sandbox| house.live.holder(&sandbox.access_token);
-    assert_eq!(holder(&sandbox), Some((guest("one"), sandbox.id.clone())));
-    assert_eq!(holder(&second), Some((other.clone(), second.id.clone())));
-    assert!(house.live.holder("guessed").is_none() && house.live.holder("").is_none());
+    let named = |sandbox: &Sandbox| house.live.named_by(&sandbox.access_token);
+    assert_eq!(named(&sandbox).as_ref(), Some(&sandbox.id));
+    assert_eq!(named(&second).as_ref(), Some(&second.id));
+    assert!(house.live.named_by("guessed").is_none() && house.live.named_by("").is_none());
     house.live.destroy(&other, &second.id).unwrap();
-    assert!(holder(&second).is_none(), "a token ends with its sandbox");
+    assert!(named(&second).is_none(), "a token ends with its sandbox");
 }
 
 #[test]
