@@ -1,6 +1,7 @@
 //! The desk: this machine's own plane with its policy, and the walk of one run over it.
 
 use std::collections::BTreeMap;
+use std::env::VarError;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -432,6 +433,10 @@ pub fn environment(home: Option<&Path>) -> Result<HomeEnvironment, DeskError> {
     let mut environment = HomeEnvironment::of_process();
     if let Some(home) = home {
         environment.warrant_home = Some(std::path::absolute(home)?.into_os_string());
+    }
+    // SECURITY: a key that cannot be read is no reason to leave the others open.
+    if matches!(std::env::var("WARRANT_MASTER_KEY"), Err(VarError::NotUnicode(_))) {
+        return Err(KeyringError::NoText.into());
     }
     if let Some(source) = std::env::var_os("WARRANT_MASTER_KEY_FROM") {
         environment.master_key = Some(keyring::master_key(&source.to_string_lossy())?);

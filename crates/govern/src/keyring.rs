@@ -21,6 +21,9 @@ pub enum KeyringError {
         "WARRANT_MASTER_KEY_FROM is keyring:kernel, keyring:secret-service or file:PATH, not `{0}`"
     )]
     Unknown(String),
+    /// The key in the environment cannot be used, and without it keys would lie open.
+    #[error("WARRANT_MASTER_KEY is no text")]
+    NoText,
     /// The program that asks it is not installed.
     #[error("{program} is not installed; install the Debian package {package}")]
     NoProgram {

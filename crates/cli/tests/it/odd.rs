@@ -33,6 +33,20 @@ fn a_variable_that_is_no_text_keeps_nothing_from_running() {
 }
 
 #[test]
+fn a_master_key_that_is_no_text_is_refused_and_no_key_lies_open() {
+    let machine = Machine::new();
+    let refused = warrant()
+        .arg("init")
+        .env("WARRANT_HOME", machine.home())
+        .env("WARRANT_MASTER_KEY", odd(b"key"))
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("no text"), "{}", stderr(&refused));
+    assert!(!machine.home().join("keys").exists());
+}
+
+#[test]
 fn a_masked_name_that_is_no_text_keeps_nothing_from_running_and_stays_masked() {
     let machine = Machine::new();
     let folder = machine.work("").join(odd(b"folder"));

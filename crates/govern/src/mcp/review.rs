@@ -99,9 +99,10 @@ impl Server {
         let Some(last) = last else {
             return refused("there is no change of this session to undo");
         };
-        let undone = journal.undo(workspace, changed);
-        match undone.and_then(|undone| Ok(journal.tidy(KEPT_CHANGES).map(|()| undone)?)) {
+        match journal.undo(workspace, changed) {
             Ok(undone) => {
+                // It is undone, whether or not its record gets smaller.
+                let _ = journal.tidy(KEPT_CHANGES);
                 done.kept.retain(|change| *change != last);
                 let paths = names(&undone.paths);
                 let left = names(&undone.left);
