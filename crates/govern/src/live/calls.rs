@@ -18,7 +18,7 @@ use super::backend::programless;
 use super::files::{self, Ground};
 use super::life::report;
 use super::sandbox::{Living, Unwatched, limits_of, plain_wish, words};
-use super::{Shared, disk, lookout};
+use super::{Shared, disk, lookout, shell};
 use crate::ask::Ask;
 use crate::desk::{DeskError, Hands, Permit};
 
@@ -175,7 +175,9 @@ fn perform(
 /// Returns the command a call is judged as, and what the contract tells besides.
 fn told(call: &FileCall, home: &str) -> Result<(Vec<String>, Option<String>), WorkshopError> {
     let at = |path: &String| {
-        files::absolute(home, path)
+        let inside = files::absolute(home, path);
+        inside
+            .filter(|inside| !shell::is_own(inside))
             .ok_or_else(|| WorkshopError::Invalid(format!("`{path}` is no path")))
     };
     Ok(match call {

@@ -53,6 +53,14 @@ pub(super) fn take_up(ground: &Ground<'_>, session: &ShellSession, shell: &mut S
     }
 }
 
+/// Returns whether a path inside is one of ours.
+///
+/// SECURITY: what a session exported counts as judged, since a command that was judged exported it;
+/// a state or a script that a client uploads would be neither, and would make any command another.
+pub(super) fn is_own(path: &str) -> bool {
+    std::path::Path::new(path).starts_with(FOLDER)
+}
+
 /// Returns what bash reads before a command of a session.
 pub(super) fn script(session: &ShellSession) -> String {
     paths(session).0

@@ -301,6 +301,30 @@ fn link_planted_inside_cannot_lead_a_file_call_out() {
 }
 
 #[test]
+fn the_state_of_a_session_cannot_be_forged_by_a_file_call() {
+    let house = house();
+    let sandbox = house.create();
+    let folder = "/tmp/.warrant-shell";
+    for path in
+        [folder.to_owned(), format!("{folder}/a.state"), format!("/tmp/x/..{}/a", &folder[4..])]
+    {
+        let content = b"/tmp\0\0\0LD_PRELOAD=/tmp/evil.so\0".as_slice().into();
+        for call in [
+            FileCall::Write { path: path.clone(), content, mode: None },
+            FileCall::MakeDirectory { path: path.clone(), mode: None },
+            FileCall::Move { from: "/tmp/mine".to_owned(), to: path.clone() },
+            FileCall::Move { from: path.clone(), to: "/tmp/mine".to_owned() },
+            FileCall::Remove { path: path.clone(), recursive: true },
+            FileCall::Read { path: path.clone() },
+        ] {
+            let done = house.file(&sandbox, call.clone());
+            assert!(matches!(done, Err(WorkshopError::Invalid(_))), "{call:?}: {done:?}");
+        }
+    }
+    assert!(!house.directory(&sandbox).join("tmp/.warrant-shell").exists());
+}
+
+#[test]
 fn what_policy_masks_cannot_be_read_through_a_file_call() {
     let house = house();
     let sandbox = house.create();
