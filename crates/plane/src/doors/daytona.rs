@@ -57,6 +57,7 @@ pub fn router(hall: Hall) -> Router {
         .route("/sandbox/paginated", get(control::paginated))
         .route("/sandbox/{id}", get(control::describe).delete(control::destroy))
         .route("/sandbox/{id}/toolbox-proxy-url", get(control::toolbox_url))
+        .route("/sandbox/{id}/ports/{port}/preview-url", get(control::preview))
         .route("/sandbox/{id}/stop", post(control::stop))
         .route("/sandbox/{id}/start", post(control::start))
         .route("/sandbox/{id}/autostop/{minutes}", post(control::set_idle))

@@ -14,6 +14,8 @@ use crate::doors::page::{Order, Page};
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
 use crate::doors::{AtEnd, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
 
+/// Where older SDKs look for the toolbox.
+const TOOLBOX_PORT: u16 = 2280;
 const MINUTE_MS: u64 = 60_000;
 /// More sandboxes than this are not told at once.
 const MOST_LISTED: usize = 200;
@@ -202,6 +204,21 @@ pub(crate) async fn destroy(
 
 pub(crate) async fn toolbox_url(_: Visit, headers: HeaderMap) -> Response {
     reply::json(StatusCode::OK, &json!({ "url": toolbox_base(&headers) }))
+}
+
+/// Tells older SDKs where the toolbox is, which they ask for as one of the sandbox's ports.
+pub(crate) async fn preview(
+    Visit((_, sandbox)): Visit,
+    headers: HeaderMap,
+    Path((_, port)): Path<(String, u16)>,
+) -> Response {
+    if port != TOOLBOX_PORT {
+        return invalid("no port of a sandbox can be reached from outside");
+    }
+    let url = format!("{}/{}", toolbox_base(&headers), sandbox.id);
+    // What opens it is the token of the door, which is sent besides.
+    let body = json!({ "sandboxId": sandbox.id, "url": url, "token": "" });
+    reply::json(StatusCode::OK, &body)
 }
 
 /// Ends every command and keeps the files.
