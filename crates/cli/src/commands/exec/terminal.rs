@@ -23,15 +23,13 @@ pub(crate) struct Stops {
 }
 
 impl Stops {
-    /// Listens from now on. What we were started to ignore (`nohup`, a job in the background of a
-    /// script) stays ignored.
+    /// Listens from now on. A hangup that we were started to ignore (`nohup`) stays ignored; other
+    /// signals stop the run also where a shell had them ignored for its jobs in the background.
     pub(crate) fn listen() -> anyhow::Result<Self> {
         let (cancel, bell) = Cancel::with_bell().context("no descriptor for cancellation")?;
         let mut stops = Self { cancel, registered: [const { None }; STOPS.len()] };
-        let ignored = ignored_signals();
-        let heard = |signal: i32| signal == SIGUSR1 || ignored & 1_u64 << (signal - 1) == 0;
         for (signal, registered) in STOPS.into_iter().zip(&mut stops.registered) {
-            if !heard(signal) {
+            if signal == SIGHUP && is_ignored(signal) {
                 continue;
             }
             let bell = bell.try_clone().context("no descriptor for cancellation")?;
@@ -49,11 +47,13 @@ impl Drop for Stops {
     }
 }
 
-/// Returns the signals that this process ignores, a bit for each, the first one for signal 1.
-fn ignored_signals() -> u64 {
+/// Returns whether this process was started to ignore a signal.
+fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+    // A bit for each, the first one for signal 1.
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    mask & 1_u64 << (signal - 1) != 0
 }
 
 /// Returns the size of the person's terminal when the program wants one.
