@@ -101,6 +101,16 @@ impl Drop for Seat {
 }
 
 impl State {
+    /// Is paused or goes on from now.
+    fn enter(&mut self, life: Life, now: Timestamp) {
+        self.paused_at = match life {
+            Life::Running => None,
+            Life::Paused => self.paused_at.or(Some(now)),
+        };
+        self.life = life;
+        self.touched = now;
+    }
+
     /// Forgets the output of commands that ended and to which nobody attends, the oldest first,
     /// as far as it is too much.
     fn forget_outputs(&self) {
@@ -254,7 +264,7 @@ impl Living {
         if ends == EndsCommands::No && state.running > 0 {
             return;
         }
-        state.life = Life::Paused;
+        state.enter(Life::Paused, now());
         drop(state);
         self.end_commands();
     }
@@ -266,8 +276,7 @@ impl Living {
 
     fn wake_up(&self, state: &mut State) {
         let now = now();
-        state.life = Life::Running;
-        state.touched = now;
+        state.enter(Life::Running, now);
         if self.is_kept_paused() && state.ends_at <= now {
             let ms = self.wanted.timeout_ms.unwrap_or(self.longest_ms);
             state.ends_at = now.plus_ms(ms).min(self.ends_at_most);
@@ -296,7 +305,7 @@ impl Living {
     }
 
     pub(super) fn pause_idle(&self) {
-        self.set_life(Life::Paused);
+        self.state().enter(Life::Paused, now());
     }
 
     pub(super) fn set_idle(&self, ms: Option<u64>) {
@@ -315,16 +324,6 @@ impl Living {
 
     pub(super) fn touch(&self) {
         self.state().touched = now();
-    }
-
-    pub(super) fn set_life(&self, life: Life) {
-        let mut state = self.state();
-        state.paused_at = match life {
-            Life::Running => None,
-            Life::Paused => state.paused_at.or_else(|| Some(now())),
-        };
-        state.life = life;
-        state.touched = now();
     }
 
     /// Ends it and waits until its life is sealed.
@@ -366,7 +365,7 @@ impl Living {
             let message = "a command is running and its memory cannot be kept: end it first";
             return Err(WorkshopError::Busy(message.to_owned()));
         }
-        self.set_life(Life::Paused);
+        self.state().enter(Life::Paused, now());
         self.end_commands();
         Ok(())
     }
