@@ -73,9 +73,11 @@ fn a_terminal_is_given_when_asked_for() {
 fn signals_cancel_the_run_and_leave_a_receipt() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT] {
         let place = Place::new();
-        // Whoever runs the tests may ignore hangups, and then so would the run.
+        // As a job in the background of a script; whoever runs the tests may ignore hangups, and
+        // then so would the run.
         let mut command = Command::new("env");
-        command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_warrant")]);
+        command.args(["--default-signal=HUP", "--ignore-signal=INT", "--ignore-signal=QUIT"]);
+        command.arg(env!("CARGO_BIN_EXE_warrant"));
         command.args(["sandbox", "exec", "--", "sh", "-c", "echo ready; sleep 600"]);
         let mut child =
             place.placed(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
