@@ -257,4 +257,8 @@ impl Grip for Reins {
     fn kill(&self) {
         self.cancel.cancel();
     }
+
+    fn is_ending(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
 }

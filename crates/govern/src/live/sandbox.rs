@@ -361,13 +361,34 @@ impl Living {
     }
 
     pub(super) fn pause(&self, ends: EndsCommands) -> Result<(), WorkshopError> {
-        if ends == EndsCommands::No && self.state().running > 0 {
-            let message = "a command is running and its memory cannot be kept: end it first";
-            return Err(WorkshopError::Busy(message.to_owned()));
+        let mut state = self.state();
+        if ends == EndsCommands::No {
+            state = self.when_nothing_runs(state)?;
         }
-        self.state().enter(Life::Paused, now());
+        state.enter(Life::Paused, now());
+        drop(state);
         self.end_commands();
         Ok(())
+    }
+
+    /// Waits for commands that are over or were told to end: whoever killed one, or has just heard
+    /// of its end, finds it gone. Fails when another goes on.
+    fn when_nothing_runs<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+    ) -> Result<MutexGuard<'a, State>, WorkshopError> {
+        let began = std::time::Instant::now();
+        while state.running > 0 {
+            let goes_on =
+                |process: &Arc<Process>| process.end().is_none() && !process.grip().is_ending();
+            if state.processes.iter().any(goes_on) || began.elapsed() >= CLEAR_WAIT {
+                let message = "a command is running and its memory cannot be kept: end it first";
+                return Err(WorkshopError::Busy(message.to_owned()));
+            }
+            let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(state)
     }
 
     pub(super) fn describe(&self) -> Sandbox {

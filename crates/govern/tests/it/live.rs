@@ -377,6 +377,19 @@ fn an_idle_sandbox_is_paused_and_takes_commands_again() {
     assert_eq!(end_of(&running).outcome, Outcome::Cancelled);
 }
 
+#[test]
+fn a_command_that_was_killed_hinders_no_pause() {
+    let house = house();
+    let (sandbox, one) = (house.create(), guest("one"));
+    for _ in 0..5 {
+        let killed = house.live.start(&one, &sandbox.id, shell("sleep 60")).unwrap();
+        killed.grip().kill();
+        house.live.pause(&one, &sandbox.id, EndsCommands::No).unwrap();
+        assert_eq!(end_of(&killed).outcome, Outcome::Cancelled);
+        house.live.resume(&one, &sandbox.id).unwrap();
+    }
+}
+
 /// Waits until a sandbox is in this state.
 #[track_caller]
 fn wait_for(house: &House, sandbox: &Sandbox, life: Life) {

@@ -64,6 +64,9 @@ pub trait Grip: Send + Sync {
 
     /// Ends its whole tree.
     fn kill(&self);
+
+    /// Returns whether it was told to end.
+    fn is_ending(&self) -> bool;
 }
 
 /// Where output came from.
@@ -416,6 +419,9 @@ mod tests {
             None
         }
         fn kill(&self) {}
+        fn is_ending(&self) -> bool {
+            false
+        }
     }
 
     fn process() -> Arc<Process> {
