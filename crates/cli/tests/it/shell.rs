@@ -46,7 +46,8 @@ fn the_end_of_the_lines_is_the_end_of_the_session() {
 #[test]
 fn ctrl_c_at_the_prompt_throws_the_line_away_and_the_session_goes_on() {
     let machine = Machine::new();
-    let line = format!("{} shell", env!("CARGO_BIN_EXE_warrant"));
+    // `exec`, or the shell in between would hear Ctrl-C too, and some shells end by it.
+    let line = format!("exec {} shell", env!("CARGO_BIN_EXE_warrant"));
     let mut child = Command::new("script")
         .args(["-qec", &line, "/dev/null"])
         .env("WARRANT_HOME", machine.home())
