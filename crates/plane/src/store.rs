@@ -34,8 +34,10 @@ mod read;
 mod reading;
 mod records;
 mod retention;
+mod rows;
 mod schema;
 mod snapshots;
+mod steps;
 mod turns;
 
 use std::fmt;
@@ -57,14 +59,14 @@ use turns::Turns;
 
 pub use blobs::{BlobReader, BlobWriter, INLINE_BYTES, NewBlob};
 pub use fleet::{EnrollTokenRow, Enrolling, PrincipalRow, RunnerRow};
-pub use lifecycle::{
-    Appended, ApprovalRow, Completion, Entry, EventRow, NewRun, Owner, Sealing, Submitted,
-};
 pub use pages::{Listing, ListingFilter, SummaryRow};
 pub use queue::{Abilities, Candidate};
 pub use read::{LiveRun, Page, RunFilter, RunRow, StoredEvent};
 pub use records::{NewRecord, RecordRow, SessionRow};
 pub use retention::{BLOB_GRACE_MS, Swept};
+pub use rows::{
+    Appended, ApprovalRow, Completion, Entry, EventRow, NewRun, Owner, Sealing, Submitted,
+};
 pub use snapshots::PolicyRow;
 
 /// How long whoever wants to write waits for other processes. Two hundred that start at once on a

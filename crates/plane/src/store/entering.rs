@@ -5,8 +5,9 @@ use rusqlite::{Connection, params};
 use warrant_protocol::{RunState, Timestamp};
 
 use super::StoreError;
-use super::lifecycle::{Entry, EventRow, NewRun, Owner, Sealing, insert_events, insert_receipt};
 use super::queue;
+use super::rows::{Entry, EventRow, NewRun, Owner, Sealing};
+use super::steps::{insert_events, insert_receipt};
 
 pub(super) fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), StoreError> {
     let entered = Entered::of(connection, run)?;

@@ -5,8 +5,8 @@
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use warrant_protocol::{Digest, Timestamp};
 
-use super::lifecycle::{digest_column, timestamp_column};
 use super::read::optional_timestamp;
+use super::steps::{digest_column, timestamp_column};
 use super::{Durability, Store, StoreError};
 
 /// A principal, as it is stored.

@@ -3,8 +3,8 @@
 use rusqlite::{Row, params_from_iter};
 use warrant_protocol::{RunId, RunState, Timestamp};
 
-use super::lifecycle::timestamp_column;
 use super::read::{id_column, state_column};
+use super::steps::timestamp_column;
 use super::{Store, StoreError};
 
 /// A run in a list.

@@ -3,7 +3,8 @@
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use warrant_protocol::{Digest, RunId, RunState, Timestamp};
 
-use super::lifecycle::{ApprovalRow, EventRow, digest_column, timestamp_column};
+use super::rows::{ApprovalRow, EventRow};
+use super::steps::{digest_column, timestamp_column};
 use super::{Store, StoreError};
 
 /// A run, without its chain and receipt.

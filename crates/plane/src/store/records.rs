@@ -12,7 +12,8 @@ use warrant_protocol::{Digest, RunId, Timestamp};
 
 use super::entering::insert_run;
 use super::journal::KeptRecord;
-use super::lifecycle::{NewRun, digest_column, timestamp_column};
+use super::rows::NewRun;
+use super::steps::{digest_column, timestamp_column};
 use super::{Durability, Store, StoreError, snapshots};
 
 /// A record that is to be kept.

@@ -75,9 +75,8 @@ impl Store {
         let old: Vec<Digest> = self.read_aside(|connection| {
             let mut statement =
                 connection.prepare("SELECT digest FROM blobs WHERE created_at < ?")?;
-            let rows = statement.query_map([stored_before.unix_ms()], |row| {
-                super::lifecycle::digest_column(row, 0)
-            })?;
+            let rows = statement
+                .query_map([stored_before.unix_ms()], |row| super::steps::digest_column(row, 0))?;
             Ok(rows.collect::<Result<_, _>>()?)
         })?;
         let unnamed: Vec<Digest> =

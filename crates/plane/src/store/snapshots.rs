@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use warrant_protocol::{Digest, Timestamp};
 
-use super::lifecycle::{digest_column, timestamp_column};
+use super::steps::{digest_column, timestamp_column};
 use super::{Durability, Store, StoreError};
 
 /// A policy snapshot as it was set.
