@@ -3,21 +3,26 @@
 //! Cedar skips a policy that errors, even a `forbid`; so rules are refused at load on any
 //! warning of the strict validator, and an evaluation with any error is a refusal.
 
+mod slices;
+
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
 use cedar_policy::{
-    ActionConstraint, Authorizer, Context, Effect, Entities, EntityId, EntityTypeName, EntityUid,
-    Policy, PolicyId, PolicySet, PrincipalConstraint, Request, ResourceConstraint, Schema,
-    ValidationMode, Validator,
+    Authorizer, Context, Entities, EntityId, EntityTypeName, EntityUid, Policy, PolicyId,
+    PolicySet, Request, Schema, ValidationMode, Validator,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::facts::Facts;
-use crate::guards::{self, Guard};
+use crate::guards::Guard;
+
+use slices::{Member, Slice, Slices};
+
+pub(crate) use slices::Scope;
 
 /// The text of the schema every rule is validated against.
 pub const SCHEMA: &str = include_str!("../schemas/warrant.cedarschema");
@@ -93,18 +98,6 @@ pub(crate) struct PassedRule {
     pub(crate) policy: String,
 }
 
-/// What a rule is about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Scope {
-    forbids: bool,
-    actions: Vec<Action>,
-    /// The type and name of the only resource it is about.
-    resource: Option<(String, String)>,
-    /// It permits whatever is in its scope, without looking.
-    is_plain_permit: bool,
-}
-
 /// Why rules are refused.
 #[derive(Debug, Error)]
 pub enum InvalidRules {
@@ -151,47 +144,11 @@ pub(crate) struct Rules {
     programs: HashMap<String, Vec<String>>,
 }
 
-/// One rule.
-#[derive(Debug, Clone)]
-struct Member {
-    id: String,
-    scope: Scope,
-    guards: Vec<Guard>,
-    /// Whether evaluating it may be an error, which is a denial whatever the rule would say.
-    can_fail: bool,
-    /// As Cedar has it, read from `text` when it is first needed.
-    policy: OnceLock<Option<Policy>>,
-    text: String,
-}
-
 #[derive(Debug, Clone)]
 struct Names {
     principal: EntityTypeName,
     resources: BTreeMap<Action, EntityTypeName>,
     actions: BTreeMap<Action, EntityUid>,
-}
-
-/// The rules of one action, by the resource they name.
-#[derive(Debug, Clone)]
-struct Slices {
-    /// Rules that name none.
-    general: Slice,
-    /// Those together with the ones that name this resource.
-    by_resource: HashMap<String, Slice>,
-}
-
-#[derive(Debug, Clone)]
-struct Slice {
-    /// Which of the policies.
-    members: Vec<usize>,
-    /// Put together when first asked.
-    set: OnceLock<Option<PolicySet>>,
-    /// A permit without conditions where nothing forbids and nothing can fail: no need to
-    /// evaluate. Or one besides rules that all have guards: no need while a guard of each is
-    /// surely false.
-    plain_permit: Option<usize>,
-    /// The rules whose guards have to be looked at.
-    guarded: Vec<usize>,
 }
 
 /// How one question was answered.
@@ -420,119 +377,6 @@ impl Names {
             actions.insert(action, uid(&action_type, action.as_str()));
         }
         Ok(Self { principal: type_name("Principal")?, resources, actions })
-    }
-}
-
-impl Member {
-    fn of_policy(policy: Policy) -> Result<Self, InvalidRules> {
-        let mut json = policy.to_json().map_err(|cause| InvalidRules::Parse(told(&cause)))?;
-        if let Some(members) = json.as_object_mut() {
-            // They are in the rule; reading them again would only cost time.
-            members.remove("annotations");
-        }
-        Ok(Self {
-            id: policy.id().to_string(),
-            scope: Scope::of_policy(&policy),
-            guards: Guard::of_policy(&json),
-            can_fail: !guards::never_fails(&json),
-            text: json.to_string(),
-            policy: OnceLock::from(Some(policy)),
-        })
-    }
-
-    /// Returns the rule as Cedar has it; nothing when it cannot be read.
-    fn policy(&self) -> Option<&Policy> {
-        let read = || {
-            let json = serde_json::from_str(&self.text).ok()?;
-            Policy::from_json(Some(PolicyId::new(&self.id)), json).ok()
-        };
-        self.policy.get_or_init(read).as_ref()
-    }
-}
-
-impl Scope {
-    fn of_policy(policy: &Policy) -> Self {
-        let applies = |action: &Action| {
-            let is_it = |uid: &EntityUid| {
-                uid.type_name().to_string() == "Action" && uid.id().unescaped() == action.as_str()
-            };
-            match policy.action_constraint() {
-                ActionConstraint::Any => true,
-                ActionConstraint::Eq(only) => is_it(&only),
-                ActionConstraint::In(any) => any.iter().any(is_it),
-            }
-        };
-        let resource = policy.resource_constraint();
-        let is_plain_permit = policy.effect() == Effect::Permit
-            && !policy.has_non_scope_constraint()
-            && policy.principal_constraint() == PrincipalConstraint::Any
-            && matches!(resource, ResourceConstraint::Any | ResourceConstraint::Eq(_));
-        let resource = match resource {
-            ResourceConstraint::Eq(only) => {
-                Some((only.type_name().to_string(), only.id().unescaped().to_owned()))
-            }
-            ResourceConstraint::Any
-            | ResourceConstraint::In(_)
-            | ResourceConstraint::Is(_)
-            | ResourceConstraint::IsIn(_, _) => None,
-        };
-        Self {
-            forbids: policy.effect() == Effect::Forbid,
-            actions: Action::ALL.into_iter().filter(applies).collect(),
-            resource,
-            is_plain_permit,
-        }
-    }
-}
-
-impl Slices {
-    fn new(action: Action, rules: &[Member]) -> Self {
-        let mut general = Vec::new();
-        let mut named: HashMap<String, Vec<usize>> = HashMap::new();
-        let applying =
-            rules.iter().enumerate().filter(|(_, rule)| rule.scope.actions.contains(&action));
-        for (index, rule) in applying {
-            match &rule.scope.resource {
-                None => general.push(index),
-                Some((kind, name)) if kind == action.resource_type() => {
-                    named.entry(name.clone()).or_default().push(index);
-                }
-                // It names a resource of another action's type and can never apply.
-                Some(_) => {}
-            }
-        }
-        let mut by_resource = HashMap::new();
-        for (resource, members) in named {
-            let all = general.iter().copied().chain(members).collect();
-            by_resource.insert(resource, Slice::new(rules, all));
-        }
-        Self { general: Slice::new(rules, general), by_resource }
-    }
-}
-
-impl Slice {
-    fn new(rules: &[Member], members: Vec<usize>) -> Self {
-        let of = |index: &usize| rules.get(*index);
-        let forbids = members.iter().filter_map(of).any(|rule| rule.scope.forbids);
-        let is_plain = |index: &usize| of(index).is_some_and(|rule| rule.scope.is_plain_permit);
-        let plain = members.iter().copied().find(is_plain);
-        // Where nothing forbids, another permit changes nothing unless it fails.
-        let matters = |index: &usize| forbids || of(index).is_none_or(|rule| rule.can_fail);
-        let others = members.iter().copied().filter(|index| Some(*index) != plain);
-        let others = others.filter(matters);
-        let guarded: Vec<usize> = others.collect();
-        let has_guards = |index: &usize| of(index).is_some_and(|rule| !rule.guards.is_empty());
-        let plain_permit = plain.filter(|_| guarded.iter().all(has_guards));
-        Self { members, set: OnceLock::new(), plain_permit, guarded }
-    }
-
-    /// Returns the rules put together; nothing when Cedar refuses, or when one is missing.
-    fn set(&self, rules: &[Member]) -> Option<&PolicySet> {
-        let put_together = || {
-            let rules = self.members.iter().map(|index| rules.get(*index)?.policy().cloned());
-            PolicySet::from_policies(rules.collect::<Option<Vec<Policy>>>()?).ok()
-        };
-        self.set.get_or_init(put_together).as_ref()
     }
 }
 
