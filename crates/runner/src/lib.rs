@@ -26,6 +26,7 @@ pub mod preview;
 pub mod redact;
 pub mod remote;
 pub mod run;
+mod seal;
 mod sink;
 mod site;
 mod spread;

@@ -14,12 +14,11 @@ use warrant_protocol::chain::InvalidEvent;
 use warrant_protocol::event::{ArtifactKind, FailureClass};
 use warrant_protocol::execution::{PreparedCommand, PreparedExecution};
 use warrant_protocol::fold::FoldError;
-use warrant_protocol::port::{Lease, Plane, PlaneError, Renewal, SecretValue};
-use warrant_protocol::request::{ActorKind, ActorRef};
+use warrant_protocol::port::{Lease, Plane, PlaneError, SecretValue};
 use warrant_protocol::signed::InvalidSigned;
 use warrant_protocol::{
-    Event, LimitKind, Outcome, PoolName, Posture, PublicKey, Receipt, RunId, RunnerId, Sealer,
-    Signed, Signer, SigningKey, Timestamp, Usage, fold,
+    Event, LimitKind, Outcome, PoolName, Posture, PublicKey, Receipt, RunId, RunnerId, SigningKey,
+    Timestamp, Usage,
 };
 use warrant_sandbox::{Backend, Cancel, Gate, Plan, RunReport, Stdin, Stream, TtySize};
 use warrant_workspace::{Progress, Step, TreePath};
@@ -33,7 +32,7 @@ use crate::journal::Journal;
 use crate::own::keep_out;
 use crate::pack;
 use crate::redact::Redactor;
-use crate::remote::Stop;
+use crate::seal::{Walked, seal};
 use crate::sink::{RunSink, Taken};
 use crate::site::{Site, Visit};
 
@@ -124,7 +123,7 @@ pub struct Ended {
     /// What of the boundary could not be taken down; the receipt says it, too.
     pub left_behind: Option<String>,
     /// Takes the secrets it had out of what is told of it.
-    redactor: Redactor,
+    pub(crate) redactor: Redactor,
 }
 
 impl Ended {
@@ -156,17 +155,6 @@ pub enum RunError {
     /// The receipt could not be signed.
     #[error("the receipt cannot be signed")]
     Sign(#[from] InvalidSigned),
-}
-
-/// What the walk leaves for the seal.
-struct Walked {
-    outcome: Outcome,
-    usage: Usage,
-    upper: Option<OwnedFd>,
-    /// Why the run is not a success, in a word and for people.
-    failure: Option<(FailureClass, String)>,
-    /// Why what it changed was not kept.
-    unpacked: Option<String>,
 }
 
 /// Runs one leased contract to its receipt.
@@ -376,112 +364,6 @@ fn check_held(
     let message = format!("the boundary did not hold {}", lacking.join(", "));
     journal.record(&Event::PostureRefused { lacking })?;
     Err(Halt::internal(message))
-}
-
-/// The single place where any end becomes a signed and stored receipt.
-fn seal(
-    surroundings: &Surroundings<'_>,
-    (visit, lease): (Option<&Visit<'_>>, &Lease),
-    mut journal: Journal<'_>,
-    (walked, redactor, left): (Result<Walked, Halt>, Redactor, Option<String>),
-) -> Result<Ended, RunError> {
-    let stopped_early = |outcome, failure| Walked {
-        outcome,
-        usage: Usage::default(),
-        upper: None,
-        failure: Some(failure),
-        unpacked: None,
-    };
-    let mut first_failure = None;
-    let walked = match walked {
-        Ok(walked) => walked,
-        Err(Halt::Fenced(run)) => return Err(RunError::Fenced(run)),
-        Err(Halt::Sealed { outcome, failure, message }) => {
-            stopped_early(outcome, (failure, message))
-        }
-        Err(Halt::PlaneFailed(error)) => {
-            let told = (FailureClass::SessionFailed, error.to_string());
-            first_failure = Some(error);
-            stopped_early(Outcome::Failed, told)
-        }
-    };
-    let stopped = visit.and_then(|visit| visit.stop.reason());
-    if stopped == Some(Stop::Fenced) {
-        return Err(RunError::Fenced(lease.key.run.clone()));
-    }
-    let left_behind = left.map(|left| redactor.redact_text(&left));
-    if let Some(left) = &left_behind {
-        // The receipt's chain says it, however the program ended.
-        journal.record(&Event::PostureRefused { lacking: vec![left.clone()] })?;
-    }
-    let exit_code = match walked.outcome {
-        Outcome::Exited { code } => Some(code),
-        _ => None,
-    };
-    let recorded = Event::OutcomeRecorded {
-        outcome: walked.outcome.clone(),
-        exit_code,
-        usage: walked.usage.clone(),
-    };
-    journal.record(&recorded)?;
-    let Walked { outcome, usage, upper, failure, unpacked } = walked;
-    let unpacked = unpacked.map(|why| redactor.redact_text(&why));
-    let message = failure.as_ref().map_or_else(String::new, |(_, text)| redactor.redact_text(text));
-    let last = match failure {
-        None => Event::RunCompleted {},
-        Some(_) if outcome == Outcome::Cancelled => {
-            Event::RunCancelled { actor: canceller(surroundings, lease, stopped) }
-        }
-        Some((failure, _)) => Event::RunFailed { failure, message: message.clone() },
-    };
-    journal.record(&last)?;
-    let identity = surroundings.identity;
-    let sealer = Sealer::Runner {
-        runner_id: identity.id.clone(),
-        key_id: identity.key.public().id().clone(),
-    };
-    let body = fold(&lease.contract, journal.chain(), &sealer)?;
-    let receipt = Signed::seal(&body, Signer::Runner, &identity.key)?;
-    let receipt =
-        surroundings.plane.complete(&lease.key, journal.untold(), receipt).map_err(|error| {
-            match error {
-                PlaneError::Fenced(run) => RunError::Fenced(run),
-                // What is missing now is missing because of the first failure.
-                other if journal.is_started() => RunError::Plane(first_failure.unwrap_or(other)),
-                other => RunError::NotStarted(first_failure.unwrap_or(other)),
-            }
-        })?;
-    let run = lease.key.run.clone();
-    let began = journal.begun();
-    Ok(Ended {
-        run,
-        began,
-        outcome,
-        message,
-        usage,
-        receipt,
-        upper,
-        unpacked,
-        left_behind,
-        redactor,
-    })
-}
-
-/// Returns who cancelled a run.
-fn canceller(surroundings: &Surroundings<'_>, lease: &Lease, stopped: Option<Stop>) -> ActorRef {
-    match stopped {
-        Some(Stop::Asked(Some(actor))) => actor,
-        Some(Stop::Draining | Stop::LeaseOver | Stop::Fenced) => {
-            ActorRef { kind: ActorKind::Service, id: surroundings.identity.id.to_string() }
-        }
-        // The requester holds the run's cancellation, unless the plane knows somebody else.
-        Some(Stop::Asked(None)) | None => match surroundings.plane.renew(&lease.key) {
-            Ok(Renewal::Stop(Some(actor))) => actor,
-            Ok(Renewal::Stop(None) | Renewal::Continue) | Err(_) => {
-                lease.contract.body().requested_by.clone()
-            }
-        },
-    }
 }
 
 /// Returns why a run is no success; of a program that said nothing and has a code that shells use

@@ -1,0 +1,141 @@
+//! The single place where any end becomes a signed and stored receipt.
+
+use std::os::fd::OwnedFd;
+
+use warrant_protocol::event::FailureClass;
+use warrant_protocol::port::{Lease, PlaneError, Renewal};
+use warrant_protocol::request::{ActorKind, ActorRef};
+use warrant_protocol::{Event, Outcome, Receipt, Sealer, Signed, Signer, Usage, fold};
+
+use crate::halt::Halt;
+use crate::journal::Journal;
+use crate::redact::Redactor;
+use crate::remote::Stop;
+use crate::run::{Ended, RunError, Surroundings};
+use crate::site::Visit;
+
+/// What the walk leaves for the seal.
+pub(crate) struct Walked {
+    pub(crate) outcome: Outcome,
+    pub(crate) usage: Usage,
+    pub(crate) upper: Option<OwnedFd>,
+    /// Why the run is not a success, in a word and for people.
+    pub(crate) failure: Option<(FailureClass, String)>,
+    /// Why what it changed was not kept.
+    pub(crate) unpacked: Option<String>,
+}
+
+impl Walked {
+    /// A walk that ended before the program could.
+    fn stopped_early(outcome: Outcome, failure: (FailureClass, String)) -> Self {
+        let failure = Some(failure);
+        Self { outcome, usage: Usage::default(), upper: None, failure, unpacked: None }
+    }
+
+    /// Returns what the plane said when it was the plane that failed.
+    fn of(walked: Result<Self, Halt>) -> Result<(Self, Option<PlaneError>), RunError> {
+        match walked {
+            Ok(walked) => Ok((walked, None)),
+            Err(Halt::Fenced(run)) => Err(RunError::Fenced(run)),
+            Err(Halt::Sealed { outcome, failure, message }) => {
+                Ok((Self::stopped_early(outcome, (failure, message)), None))
+            }
+            Err(Halt::PlaneFailed(error)) => {
+                let told = (FailureClass::SessionFailed, error.to_string());
+                Ok((Self::stopped_early(Outcome::Failed, told), Some(error)))
+            }
+        }
+    }
+}
+
+/// Records how a run ended, folds the receipt from its chain, signs it and has the plane keep it.
+pub(crate) fn seal(
+    surroundings: &Surroundings<'_>,
+    (visit, lease): (Option<&Visit<'_>>, &Lease),
+    mut journal: Journal<'_>,
+    (walked, redactor, left): (Result<Walked, Halt>, Redactor, Option<String>),
+) -> Result<Ended, RunError> {
+    let (walked, plane_failed) = Walked::of(walked)?;
+    let stopped = visit.and_then(|visit| visit.stop.reason());
+    if stopped == Some(Stop::Fenced) {
+        return Err(RunError::Fenced(lease.key.run.clone()));
+    }
+    let left_behind = left.map(|left| redactor.redact_text(&left));
+    if let Some(left) = &left_behind {
+        // The receipt's chain says it, however the program ended.
+        journal.record(&Event::PostureRefused { lacking: vec![left.clone()] })?;
+    }
+    journal.record(&recorded(&walked))?;
+    let Walked { outcome, usage, upper, failure, unpacked } = walked;
+    let unpacked = unpacked.map(|why| redactor.redact_text(&why));
+    let message = failure.as_ref().map_or_else(String::new, |(_, text)| redactor.redact_text(text));
+    let last = match failure {
+        None => Event::RunCompleted {},
+        Some(_) if outcome == Outcome::Cancelled => {
+            Event::RunCancelled { actor: canceller(surroundings, lease, stopped) }
+        }
+        Some((failure, _)) => Event::RunFailed { failure, message: message.clone() },
+    };
+    journal.record(&last)?;
+    let receipt = hand_in(surroundings, lease, &journal, plane_failed)?;
+    let (run, began) = (lease.key.run.clone(), journal.begun());
+    let ended = Ended {
+        run,
+        began,
+        outcome,
+        message,
+        usage,
+        receipt,
+        upper,
+        unpacked,
+        left_behind,
+        redactor,
+    };
+    Ok(ended)
+}
+
+fn recorded(walked: &Walked) -> Event {
+    let exit_code = match walked.outcome {
+        Outcome::Exited { code } => Some(code),
+        _ => None,
+    };
+    let (outcome, usage) = (walked.outcome.clone(), walked.usage.clone());
+    Event::OutcomeRecorded { outcome, exit_code, usage }
+}
+
+/// Folds and signs the receipt, and returns it as the plane countersigned it. What is missing
+/// after the plane has failed is missing because of that.
+fn hand_in(
+    surroundings: &Surroundings<'_>,
+    lease: &Lease,
+    journal: &Journal<'_>,
+    plane_failed: Option<PlaneError>,
+) -> Result<Receipt, RunError> {
+    let identity = surroundings.identity;
+    let (runner_id, key_id) = (identity.id.clone(), identity.key.public().id().clone());
+    let body = fold(&lease.contract, journal.chain(), &Sealer::Runner { runner_id, key_id })?;
+    let receipt = Signed::seal(&body, Signer::Runner, &identity.key)?;
+    let kept = surroundings.plane.complete(&lease.key, journal.untold(), receipt);
+    kept.map_err(|error| match error {
+        PlaneError::Fenced(run) => RunError::Fenced(run),
+        other if journal.is_started() => RunError::Plane(plane_failed.unwrap_or(other)),
+        other => RunError::NotStarted(plane_failed.unwrap_or(other)),
+    })
+}
+
+/// Returns who cancelled a run.
+fn canceller(surroundings: &Surroundings<'_>, lease: &Lease, stopped: Option<Stop>) -> ActorRef {
+    match stopped {
+        Some(Stop::Asked(Some(actor))) => actor,
+        Some(Stop::Draining | Stop::LeaseOver | Stop::Fenced) => {
+            ActorRef { kind: ActorKind::Service, id: surroundings.identity.id.to_string() }
+        }
+        // The requester holds the run's cancellation, unless the plane knows somebody else.
+        Some(Stop::Asked(None)) | None => match surroundings.plane.renew(&lease.key) {
+            Ok(Renewal::Stop(Some(actor))) => actor,
+            Ok(Renewal::Stop(None) | Renewal::Continue) | Err(_) => {
+                lease.contract.body().requested_by.clone()
+            }
+        },
+    }
+}
