@@ -40,7 +40,7 @@ pub(crate) use exec::report::failed as told_as_ours;
 pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
     let home = cli.home.as_deref();
     let desk = || Desk::open(home);
-    let archive = || Archive::open(home);
+    let archive = || open_archive(home);
     let plane = || PlaneClient::find(home, &cli.plane);
     let needed = || PlaneClient::needed(home, &cli.plane);
     match cli.command {
@@ -121,6 +121,15 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
             Ok(Exit::Success)
         }
     }
+}
+
+/// Opens what is kept of runs, to be read, and says when that is all that can be done.
+fn open_archive(home: Option<&Path>) -> anyhow::Result<Archive> {
+    let archive = Archive::open(home)?;
+    if let Some(cause) = archive.unwritable() {
+        ui::note(&format!("this home cannot be written now and is read as it is: {cause}"));
+    }
+    Ok(archive)
 }
 
 fn sandbox(home: Option<&Path>, command: Sandbox) -> anyhow::Result<Exit> {

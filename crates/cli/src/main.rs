@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use warrant_runner::harness::{self, MOCK_ARGUMENT, MockEnvironment};
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     if let Some(code) = mock_agent() {
         return code;
     }
+    survive_file_limits();
     let cli = match args::Cli::read() {
         Ok(cli) => cli,
         Err(refusal) => return usage(&refusal),
@@ -36,6 +38,13 @@ fn main() -> ExitCode {
             exit::Exit::of_error(&error).into()
         }
     }
+}
+
+/// Has a write beyond `ulimit -f` fail with an error that can be told, instead of ending us without
+/// a word. What we start has the signal's default again: a handler does not outlive an exec.
+fn survive_file_limits() {
+    // Without it we are as any program is.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
 /// Whoever asked for data that went nowhere is told; success it is not.

@@ -15,6 +15,13 @@ pub enum Archive {
     Own(Box<Desk>),
     /// Of one that is only read.
     ReadOnly(Box<ReadOnlyHome>),
+    /// Of one that we would write, if it could be written.
+    Unwritable {
+        /// The home.
+        home: Box<ReadOnlyHome>,
+        /// Why it cannot.
+        cause: Box<DeskError>,
+    },
 }
 
 /// Why an archive cannot be opened.
@@ -35,10 +42,26 @@ impl Archive {
     /// [`ArchiveOpenError`] when the home cannot be read.
     pub fn open(home: Option<&Path>) -> Result<Self, ArchiveOpenError> {
         let root = environment(home)?.locate().map_err(DeskError::from)?;
-        Ok(match ReadOnlyHome::is_meant(&root) {
-            true => Self::ReadOnly(Box::new(ReadOnlyHome::open(&root)?)),
-            false => Self::Own(Box::new(Desk::open(home)?)),
-        })
+        if ReadOnlyHome::is_meant(&root) {
+            return Ok(Self::ReadOnly(Box::new(ReadOnlyHome::open(&root)?)));
+        }
+        match Desk::open(home) {
+            Ok(desk) => Ok(Self::Own(Box::new(desk))),
+            Err(error) if error.is_of_writing() && ReadOnlyHome::is_at(&root) => {
+                let home = Box::new(ReadOnlyHome::open(&root)?);
+                Ok(Self::Unwritable { home, cause: Box::new(error) })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns why a home of ours is only read, when that is so.
+    #[must_use]
+    pub const fn unwritable(&self) -> Option<&DeskError> {
+        match self {
+            Self::Own(_) | Self::ReadOnly(_) => None,
+            Self::Unwritable { cause, .. } => Some(cause),
+        }
     }
 
     /// Returns what can be read back.
@@ -46,7 +69,7 @@ impl Archive {
     pub fn records(&self) -> Records<'_> {
         match self {
             Self::Own(desk) => desk.plane().records(),
-            Self::ReadOnly(home) => home.records(),
+            Self::ReadOnly(home) | Self::Unwritable { home, .. } => home.records(),
         }
     }
 
@@ -55,7 +78,7 @@ impl Archive {
     pub fn is_foreign(&self) -> bool {
         match self {
             Self::Own(_) => false,
-            Self::ReadOnly(home) => home.is_foreign(),
+            Self::ReadOnly(home) | Self::Unwritable { home, .. } => home.is_foreign(),
         }
     }
 }

@@ -155,6 +155,19 @@ pub enum DeskError {
     System(#[from] io::Error),
 }
 
+impl DeskError {
+    /// Returns whether it failed because nothing can be written where the home lies.
+    #[must_use]
+    pub fn is_of_writing(&self) -> bool {
+        match self {
+            Self::Home(error) => error.is_of_writing(),
+            Self::Plane(error) => error.is_of_writing(),
+            Self::Store(error) => error.is_of_writing(),
+            _ => false,
+        }
+    }
+}
+
 impl Desk {
     /// Opens the home, and sets it up with the default policy on first use.
     ///
@@ -267,6 +280,7 @@ impl Desk {
     /// # Errors
     /// [`DeskError`] when nothing could be kept; then nothing may run.
     pub fn permit(&self, ask: &Ask) -> Result<Permit, DeskError> {
+        self.plane.check_room()?;
         let around = ask.around(random::now()?.unix_ms());
         let Some(veil) = Veil::over(self.plane.secrets(), &ask.request)? else {
             return self.received(ask, |request| self.judged(request, around));

@@ -7,8 +7,11 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::fs::statvfs;
+use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 use warrant_protocol::event::FailureClass;
 use warrant_protocol::port::{
@@ -17,6 +20,7 @@ use warrant_protocol::port::{
 use warrant_protocol::wire::LEASE_MS;
 use warrant_protocol::{Chain, ChainedEvent, Contract, Digest, Receipt, RunId, Timestamp};
 
+use crate::files;
 use crate::home::Home;
 use crate::leases::{Holder, Underway, store_error};
 use crate::liveness::SignOfLife;
@@ -54,6 +58,18 @@ pub enum EmbeddedError {
     /// The file system refused.
     #[error("the home directory cannot be used")]
     File(#[from] io::Error),
+    /// The disk of the home has no room for the record of a run.
+    #[error("the disk of {path} is full, so no run could be recorded and nothing runs")]
+    NoRoom {
+        /// The directory of the store.
+        path: PathBuf,
+    },
+    /// This process may not write files as large as those of the store.
+    #[error("files may have no more than {limit} bytes here (ulimit -f), which the store needs")]
+    FileLimit {
+        /// The limit.
+        limit: u64,
+    },
     /// Nothing could be signed.
     #[error(transparent)]
     Notary(#[from] crate::notary::NotaryError),
@@ -67,7 +83,43 @@ pub enum EmbeddedError {
     },
 }
 
+impl EmbeddedError {
+    /// Returns whether it failed because nothing can be written where the home lies.
+    #[must_use]
+    pub fn is_of_writing(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_of_writing(),
+            Self::File(error) => files::is_of_writing(error),
+            Self::NoRoom { .. } | Self::FileLimit { .. } => true,
+            Self::Notary(_) | Self::Damaged { .. } => false,
+        }
+    }
+}
+
+/// What must be free on the disk of a home before anything starts: the papers of a run, twice.
+const ROOM_BYTES: u64 = 1 << 20;
+
+/// How many files it must have room for.
+const ROOM_FILES: u64 = 8;
+
 impl EmbeddedPlane {
+    /// Makes sure, before anything is begun, that there is room to record how it ends.
+    ///
+    /// # Errors
+    /// [`EmbeddedError::NoRoom`] when there is none. What the program says and changes may need
+    /// more than is looked for here.
+    pub fn check_room(&self) -> Result<(), EmbeddedError> {
+        let path = self.home.data();
+        let disk = statvfs(&path).map_err(io::Error::from)?;
+        let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
+        // Some file systems count no files.
+        let has_files = disk.f_files == 0 || disk.f_favail >= ROOM_FILES;
+        match free_bytes >= ROOM_BYTES && has_files {
+            true => Ok(()),
+            false => Err(EmbeddedError::NoRoom { path }),
+        }
+    }
+
     /// Opens the plane of a home; `policy_hash` names the policy in force, or a digest that no
     /// policy has when there is none.
     ///
@@ -93,6 +145,7 @@ impl EmbeddedPlane {
     }
 
     fn make(home: Home, policy_hash: Digest) -> Result<Self, EmbeddedError> {
+        check_file_limit(&home.data())?;
         let store = Store::open(&home.data())?;
         let alive = SignOfLife::give(&home.data().join("alive"))?;
         let secrets = Secrets::of(home.root(), home.master_key().cloned());
@@ -209,6 +262,17 @@ impl EmbeddedPlane {
             liveness: Some(self.sign_of_life()),
             lease_ms: LEASE_MS,
         }
+    }
+}
+
+/// Makes sure that the files of the store may grow as far as a run may have them grow.
+fn check_file_limit(data: &Path) -> Result<(), EmbeddedError> {
+    let Some(limit) = getrlimit(Resource::Fsize).current else { return Ok(()) };
+    let size = |name: &str| std::fs::metadata(data.join(name)).map_or(0, |file| file.len());
+    let largest = size("plane.db").max(size("plane.db-wal"));
+    match largest.saturating_add(ROOM_BYTES) <= limit {
+        true => Ok(()),
+        false => Err(EmbeddedError::FileLimit { limit }),
     }
 }
 

@@ -9,6 +9,14 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::random;
 
+/// Returns whether an error means that nothing can be written there now.
+pub(crate) fn is_of_writing(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    let kinds =
+        [Kind::StorageFull, Kind::QuotaExceeded, Kind::FileTooLarge, Kind::ReadOnlyFilesystem];
+    kinds.contains(&error.kind())
+}
+
 /// Creates a directory that only its owner may enter; one that exists is kept.
 pub(crate) fn create_private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)

@@ -112,6 +112,14 @@ pub enum HomeError {
     ApproverTaken(String),
 }
 
+impl HomeError {
+    /// Returns whether it failed because nothing can be written where it lies.
+    #[must_use]
+    pub fn is_of_writing(&self) -> bool {
+        matches!(self, Self::File { cause, .. } if files::is_of_writing(cause))
+    }
+}
+
 impl HomeEnvironment {
     /// Returns what the environment of this process says.
     #[must_use]

@@ -1,4 +1,5 @@
-//! A home that is only read: a copy on a mount nobody can write, or somebody else's home.
+//! A home that is only read: a copy on a mount nobody can write, on a full disk, or somebody
+//! else's home.
 //!
 //! Nothing is signed, sealed or set up here, so no private key is opened. What is read is what its
 //! owner wrote; whoever wants to rely on it names keys of their own.
@@ -42,9 +43,15 @@ impl ReadOnlyHome {
     /// Returns whether there is a home at `root` that we can or should only read.
     #[must_use]
     pub fn is_meant(root: &Path) -> bool {
-        let is_set_up = root.join("home.json").is_file() && root.join("data/plane.db").is_file();
         let cannot_write = |name: &str| access(root.join(name), Access::WRITE_OK).is_err();
-        is_set_up && (is_foreign(root) || cannot_write("data") || cannot_write("data/plane.db"))
+        Self::is_at(root)
+            && (is_foreign(root) || cannot_write("data") || cannot_write("data/plane.db"))
+    }
+
+    /// Returns whether there is a home at `root` with something to read.
+    #[must_use]
+    pub fn is_at(root: &Path) -> bool {
+        root.join("home.json").is_file() && root.join("data/plane.db").is_file()
     }
 
     /// Opens the home at `root`.

@@ -49,9 +49,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 use thiserror::Error;
 
+use crate::files;
 use checkpoint::Checkpointer;
 use commit::{Job, Riders, Writer};
 use journal::Journal;
@@ -116,7 +117,10 @@ pub enum Durability {
 pub enum StoreError {
     /// The database refused.
     #[error("the store failed")]
-    Sql(#[from] rusqlite::Error),
+    Sql(#[source] rusqlite::Error),
+    /// There is no room for what was to be written.
+    #[error("the disk that holds the store is full")]
+    Full(#[source] rusqlite::Error),
     /// The file system refused.
     #[error("the store's files failed")]
     File(#[from] io::Error),
@@ -175,6 +179,33 @@ pub enum StoreError {
     /// The commit that carried this operation failed for another one's sake.
     #[error("the commit failed")]
     Commit,
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Self::Full(error),
+            _ => Self::Sql(error),
+        }
+    }
+}
+
+impl StoreError {
+    /// Returns whether it failed because nothing can be written where it lies.
+    #[must_use]
+    pub fn is_of_writing(&self) -> bool {
+        use rusqlite::ffi;
+        match self {
+            Self::Full(_) => true,
+            // A quota, and a limit of the process, are no full disk to the database.
+            Self::Sql(error) => error.sqlite_error().is_some_and(|error| {
+                [ffi::SQLITE_IOERR_WRITE, ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_SHMSIZE]
+                    .contains(&error.extended_code)
+            }),
+            Self::File(error) => files::is_of_writing(error),
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Debug for Store {

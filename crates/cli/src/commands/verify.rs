@@ -18,7 +18,7 @@ use crate::commands::keys::read_public;
 use crate::exit::{Exit, Misuse};
 use crate::plane_client::PlaneClient;
 use crate::ui::{self, Tone, paint};
-use warrant_govern::archive::{Archive, run_named};
+use warrant_govern::archive::run_named;
 
 /// Finds the plane that is meant, when a run is named.
 type FindPlane<'a> = &'a dyn Fn() -> anyhow::Result<Option<PlaneClient>>;
@@ -123,7 +123,7 @@ fn read_run(
     home: Option<&Path>,
     (run, arguments): (&str, &Verify),
 ) -> anyhow::Result<Result<VerifiedBundle, Refused>> {
-    let archive = Archive::open(home)?;
+    let archive = super::open_archive(home)?;
     let records = archive.records();
     let run = run_named(records, run)?;
     let named = named(arguments)?;

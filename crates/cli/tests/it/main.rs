@@ -15,6 +15,7 @@ mod dev;
 mod doors_crash;
 mod exec;
 mod fleet;
+mod full;
 mod gaps;
 mod hook;
 mod keys;

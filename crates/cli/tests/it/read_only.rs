@@ -12,7 +12,7 @@ use crate::{stderr, stdout};
 const AUDITOR: u32 = 23_459;
 
 /// Returns the run of a program that wrote a file and something on its output.
-fn run_once(machine: &Machine) -> String {
+pub(crate) fn run_once(machine: &Machine) -> String {
     let output = machine.exec(&["--", "sh", "-c", "echo said; echo changed > new.txt"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let told = stderr(&output);
@@ -21,7 +21,7 @@ fn run_once(machine: &Machine) -> String {
 
 /// Has every reading command read, and checks what it says.
 #[track_caller]
-fn everything_is_read(run: &str, warrant: impl Fn(&[&str]) -> Output) {
+pub(crate) fn everything_is_read(run: &str, warrant: impl Fn(&[&str]) -> Output) {
     for (arguments, expected) in [
         (vec!["runs"], run),
         (vec!["receipt", run], "what moved"),

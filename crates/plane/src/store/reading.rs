@@ -33,7 +33,7 @@ impl Store {
         let connection = connect(&uri)?;
         let found = schema::version(&connection);
         let found = found.map_err(|error| match error {
-            StoreError::Sql(cause) => unreadable(Some(cause)),
+            StoreError::Sql(cause) | StoreError::Full(cause) => unreadable(Some(cause)),
             other => other,
         })?;
         match (found, schema::VERSION) {
@@ -62,6 +62,8 @@ pub(super) fn connect(uri: &str) -> Result<Connection, StoreError> {
         | OpenFlags::SQLITE_OPEN_URI;
     let connection = Connection::open_with_flags(uri, flags)?;
     connection.busy_timeout(Duration::from_secs(10))?;
+    // Else a long sort is written into a file, where perhaps nothing can be.
+    connection.pragma_update(None, "temp_store", "MEMORY")?;
     Ok(connection)
 }
 

@@ -1,0 +1,141 @@
+//! A home on a full disk: what is kept there is read, and nothing runs that could not be recorded.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::machine::Machine;
+use crate::read_only::{everything_is_read, run_once};
+use crate::{stderr, stdout, warrant};
+
+/// How much may pass until a program has started.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Ways in which nothing more goes onto a disk, as a script that fills `$full`.
+const NO_BYTES: &str = "dd if=/dev/zero of=\"$full/fill\" bs=4096 2> /dev/null";
+const NO_FILES: &str = "i=0; while : 2> /dev/null > \"$full/fill$i\"; do i=$((i + 1)); done";
+const EMPTY: &str = ":";
+
+/// Runs the binary with a copy of the home on a small disk of its own, which `fill` fills.
+fn on_a_small_disk(home: &Path, fill: &str, arguments: &[&str]) -> Output {
+    on_a_small_disk_then(home, (fill, "exec \"$@\""), arguments)
+}
+
+/// Runs a script that may start the binary as `"$@"`, likewise.
+fn on_a_small_disk_then(home: &Path, (fill, then): (&str, &str), arguments: &[&str]) -> Output {
+    let script = format!(
+        "full=\"$0/../full\"; mkdir -p \"$full\" && \
+         mount -t tmpfs -o size=4m,nr_inodes=200,mode=0700 tmpfs \"$full\" && \
+         cp -a \"$0\" \"$full/home\" || exit 99\n\
+         ({fill})\nexport WARRANT_HOME=\"$full/home\"; {then}"
+    );
+    Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c", &script])
+        .arg(home)
+        .arg(env!("CARGO_BIN_EXE_warrant"))
+        .args(arguments)
+        .current_dir(home.join("../work"))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// Leaves a run behind whose process was killed while its program ran, and returns it.
+fn killed_run(machine: &Machine) -> String {
+    let mut child = warrant()
+        .args(["sandbox", "exec", "--", "sleep", "1000"])
+        .env("WARRANT_HOME", machine.home())
+        .current_dir(machine.work(""))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    let run = loop {
+        let runs = stdout(&machine.run(&["runs"]));
+        if let Some(line) = runs.lines().find(|line| line.contains("running")) {
+            break line.split_whitespace().next().unwrap().to_owned();
+        }
+        assert!(begun.elapsed() < PATIENCE, "it does not start");
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    run
+}
+
+#[test]
+fn a_home_on_a_full_disk_is_read() {
+    let machine = Machine::new();
+    let run = run_once(&machine);
+    everything_is_read(&run, |words| on_a_small_disk(&machine.home(), NO_FILES, words));
+    // To end what was killed is to write.
+    killed_run(&machine);
+    everything_is_read(&run, |words| on_a_small_disk(&machine.home(), NO_BYTES, words));
+    let listed = on_a_small_disk(&machine.home(), NO_BYTES, &["runs"]);
+    assert!(stdout(&listed).contains("running"), "as it was last written: {}", stdout(&listed));
+    assert!(stderr(&listed).contains("is read as it is"), "{}", stderr(&listed));
+    let listed = on_a_small_disk(&machine.home(), EMPTY, &["runs"]);
+    assert!(!stdout(&listed).contains("running"), "{}", stdout(&listed));
+    assert_eq!(stderr(&listed), "");
+}
+
+#[test]
+fn files_of_a_killed_run_are_removed_even_where_its_seal_cannot_be_kept() {
+    let machine = Machine::new();
+    run_once(&machine);
+    let run = killed_run(&machine);
+    let session = format!("\"$full/home/data/sessions/{run}\"");
+    let fill = format!("mkdir -p {session}; : > {session}/secret; {NO_BYTES}");
+    let look = "\"$@\"; ls \"$WARRANT_HOME/data/sessions\"";
+    let output = on_a_small_disk_then(&machine.home(), (&fill, look), &["runs"]);
+    let told = stdout(&output);
+    assert!(told.contains("running"), "its seal is not kept: {told}{}", stderr(&output));
+    assert!(!told.lines().any(|line| line == run), "{told}");
+}
+
+#[test]
+fn nothing_runs_that_a_full_disk_could_not_record() {
+    let machine = Machine::new();
+    run_once(&machine);
+    let program = ["sandbox", "exec", "--", "echo", "ran"];
+    let ran = on_a_small_disk(&machine.home(), EMPTY, &program);
+    assert_eq!((ran.status.code(), stdout(&ran).as_str()), (Some(0), "ran\n"), "{}", stderr(&ran));
+    for fill in [NO_BYTES, NO_FILES] {
+        let refused = on_a_small_disk(&machine.home(), fill, &program);
+        assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+        assert_eq!(stdout(&refused), "");
+        let told = stderr(&refused);
+        assert!(told.contains("full") || told.contains("No space left"), "{told}");
+        assert!(!told.contains("run_"), "nothing was begun: {told}");
+    }
+}
+
+#[test]
+fn a_small_limit_on_files_is_told_and_nothing_runs() {
+    let machine = Machine::new();
+    let run = run_once(&machine);
+    let limited = |blocks: &str, words: &[&str]| {
+        let script = format!("ulimit -f {blocks} && exec \"$0\" \"$@\"");
+        Command::new("sh")
+            .args(["-c", &script])
+            .arg(env!("CARGO_BIN_EXE_warrant"))
+            .args(words)
+            .env("WARRANT_HOME", machine.home())
+            .current_dir(machine.work(""))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    for blocks in ["0", "8", "256", "1024"] {
+        let refused = limited(blocks, &["sandbox", "exec", "--", "echo", "ran"]);
+        assert_eq!(refused.status.code(), Some(1), "{blocks}: {:?}", refused.status);
+        assert_eq!(stdout(&refused), "");
+        assert!(stderr(&refused).contains("ulimit -f"), "{blocks}: {}", stderr(&refused));
+    }
+    everything_is_read(&run, |words| limited("256", words));
+    // What the program may write is policy's business and the kernel's, not ours.
+    let writer = "head -c 40000000 /dev/zero > big";
+    let struck = limited("40000", &["sandbox", "exec", "--json", "--", "sh", "-c", writer]);
+    assert!(stdout(&struck).contains("153"), "{}{}", stdout(&struck), stderr(&struck));
+}
