@@ -6,6 +6,7 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::fs::{Access, access};
 use thiserror::Error;
 use warrant_protocol::{Digest, Timestamp};
 use warrant_runner::run::Ended;
@@ -68,6 +69,18 @@ pub enum KeepError {
     /// The record for undo cannot be used.
     #[error("the record for undo cannot be used")]
     Journal(#[from] JournalError),
+}
+
+/// Makes sure, before anything runs, that a workspace can be written where that is what the mode
+/// is for. What lies deeper is not looked at; what cannot be written there is taken back whole.
+///
+/// # Errors
+/// What the system said.
+pub fn check(workspace: &Path, mode: Mode) -> io::Result<()> {
+    match mode {
+        Mode::Isolated => Ok(()),
+        Mode::Rollback { .. } => Ok(access(workspace, Access::WRITE_OK | Access::EXEC_OK)?),
+    }
 }
 
 /// Decides and does what the mode says.

@@ -154,8 +154,7 @@ pub struct Exported {
 /// Does what the plan says; afterwards [`Journal::undo`] can put everything back.
 ///
 /// # Errors
-/// [`ExportError`]; on a conflict nothing happened, on a journal error the next
-/// [`Journal::open`] finishes the change.
+/// [`ExportError`]; nothing happened, or the next [`Journal::open`] ends what is unfinished.
 pub fn apply_export(
     plan: ExportPlan,
     workspace: &Path,

@@ -2,11 +2,14 @@
 //!
 //! ```text
 //! (no status) ── contents stored ──► applying ── every path driven ──► applied
-//!      │ crash: dropped                  │ crash: driven again            │ undo
-//!      ▼                                 └──────────────► applied         ▼
-//!    gone                                              undone ◄──────── undoing
-//!                                                         ▲  crash: driven again
+//!      │ crash: dropped               │  │ crash: driven again            │ undo
+//!      ▼                              │  └──────────────► applied         ▼
+//!    gone ◄── nothing was touched ────┤                undone ◄──────── undoing
+//!                                     │                   ▲  crash: driven again
+//!                                     └── refused ──► undoing ──► gone
 //! ```
+//!
+//! A change that the system refuses on the way is taken back at once: nobody finds it made later.
 //!
 //! A snapshot has its own line: `taken ── restoring ──► gone`, or `taken ──► applied` when the
 //! change it stood before is kept.
@@ -55,8 +58,17 @@ pub enum JournalError {
     /// Something nobody knew of is in a directory that must make room; nothing was changed.
     #[error("{0} holds something that would be lost; nothing was changed")]
     InTheWay(TreePath),
-    /// A path could not be changed; the next call tries again.
-    #[error("{path} could not be changed; the change is unfinished and will be taken up again")]
+    /// A path could not be changed, and everything is as it was.
+    #[error("{path} could not be changed; everything is as it was")]
+    Refused {
+        /// Which.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A path could not be changed, and what was begun could not be ended; the next call tries
+    /// again.
+    #[error("{path} could not be changed; what was begun is unfinished and will be taken up again")]
     Drive {
         /// Which.
         path: String,
@@ -168,8 +180,14 @@ impl Journal {
         let record = Record { version: 1, label: label.to_owned(), rows };
         write_record(&entry, &record)?;
         set_status(&entry, Status::Applying)?;
-        drive(root, &entry, &record.rows, Side::After)?;
-        set_status(&entry, Status::Applied)?;
+        match drive(root, &entry, &record.rows, Side::After) {
+            Ok(()) => set_status(&entry, Status::Applied)?,
+            Err(JournalError::Drive { path, source }) => {
+                undo::take_back(root, &entry, &record.rows)?;
+                return Err(JournalError::Refused { path, source });
+            }
+            Err(error) => return Err(error),
+        }
         Ok(change)
     }
 

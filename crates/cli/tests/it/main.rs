@@ -30,6 +30,7 @@ mod plane;
 mod progress;
 mod read_only;
 mod remote;
+mod rollback;
 mod shell;
 mod stopping;
 mod verify;

@@ -111,37 +111,46 @@ fn make(
     // The same name each time, so that what a crash left is found and replaced.
     let temporary = format!(".warrant-{number}.tmp");
     let temporary = temporary.as_bytes();
+    let made = make_at(&at, entry, (path, temporary), wanted);
+    if made.is_err() {
+        // What is not made leaves nothing of itself.
+        let _ = remove_if_there(&at, temporary);
+    }
+    made
+}
+
+fn make_at(
+    at: &OwnedFd,
+    entry: &Path,
+    (path, temporary): (&TreePath, &[u8]),
+    wanted: &PathState,
+) -> io::Result<()> {
     match wanted {
-        PathState::Directory { .. } => match rustix::fs::mkdirat(&at, path.name(), Mode::RWXU) {
+        PathState::Directory { .. } => match rustix::fs::mkdirat(at, path.name(), Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(error) => Err(error.into()),
         },
         PathState::File { mode, mtime, owner, content: Some(content), .. } => {
-            remove_if_there(&at, temporary)?;
+            remove_if_there(at, temporary)?;
             let flags =
                 OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file =
-                File::from(rustix::fs::openat(&at, temporary, flags, Mode::RUSR | Mode::WUSR)?);
+                File::from(rustix::fs::openat(at, temporary, flags, Mode::RUSR | Mode::WUSR)?);
             copy_content(&content_path(entry, *content), &file)?;
             chown(&file, *owner);
             rustix::fs::fchmod(&file, Mode::from_raw_mode(*mode))?;
             rustix::fs::futimens(&file, &times(*mtime))?;
-            Ok(rustix::fs::renameat(&at, temporary, &at, path.name())?)
+            Ok(rustix::fs::renameat(at, temporary, at, path.name())?)
         }
         PathState::Link { target, mtime, owner } => {
-            remove_if_there(&at, temporary)?;
-            rustix::fs::symlinkat(target.0.as_slice(), &at, temporary)?;
+            remove_if_there(at, temporary)?;
+            rustix::fs::symlinkat(target.0.as_slice(), at, temporary)?;
             let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
             // Without the right to give files away the owner stays ours.
-            let _ = rustix::fs::chownat(
-                &at,
-                temporary,
-                Some(uid),
-                Some(gid),
-                AtFlags::SYMLINK_NOFOLLOW,
-            );
-            rustix::fs::utimensat(&at, temporary, &times(*mtime), AtFlags::SYMLINK_NOFOLLOW)?;
-            Ok(rustix::fs::renameat(&at, temporary, &at, path.name())?)
+            let _ =
+                rustix::fs::chownat(at, temporary, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
+            rustix::fs::utimensat(at, temporary, &times(*mtime), AtFlags::SYMLINK_NOFOLLOW)?;
+            Ok(rustix::fs::renameat(at, temporary, at, path.name())?)
         }
         PathState::File { content: None, .. } | PathState::Absent | PathState::Special => {
             Err(io::Error::new(io::ErrorKind::InvalidData, "its content was not kept"))

@@ -1,5 +1,6 @@
 //! Undoes the last kept change, unless somebody worked on its files since.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -7,8 +8,8 @@ use thiserror::Error;
 use super::state::Side;
 use super::store::look;
 use super::{
-    ChangeId, Journal, JournalError, Status, change_at, drive, io_at, obstacle, read_record,
-    set_status, status_of,
+    ChangeId, Journal, JournalError, PathState, Row, Status, change_at, drive, io_at, obstacle,
+    read_record, remove_durably, set_status, status_of,
 };
 use crate::root::Root;
 use crate::{TreePath, WalkError};
@@ -107,5 +108,90 @@ impl Journal {
         }
         let paths = record.rows.into_iter().map(|row| row.path).collect();
         Ok(Undone { label: record.label, paths, left })
+    }
+}
+
+/// Puts back what a change that was refused on its way had touched, and forgets it.
+pub(super) fn take_back(root: &Root, entry: &Path, rows: &[Row]) -> Result<(), JournalError> {
+    set_status(entry, Status::Undoing)?;
+    let mut touched = Vec::new();
+    for row in rows {
+        let now = look(root, &row.path).map_err(WalkError::at(Some(&row.path)))?;
+        let is_back = match (&now, &row.before) {
+            (PathState::Directory { mode, .. }, PathState::Directory { mode: before, .. }) => {
+                mode == before
+            }
+            (now, before) => now.is_like(before),
+        };
+        if !is_back {
+            touched.push(row.clone());
+        }
+    }
+    // Where nothing was touched perhaps nothing can be.
+    if !touched.is_empty() {
+        drive(root, entry, &touched, Side::Before)?;
+    }
+    // Without a status the rest is dropped by the next call.
+    remove_durably(&entry.join("status"))?;
+    fs::remove_dir_all(entry).map_err(io_at(entry))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::collections::BTreeMap;
+
+    use warrant_protocol::Digest;
+
+    use super::super::{Prepared, Recovered};
+    use super::*;
+
+    fn files(directory: &Path) -> BTreeMap<String, String> {
+        let entries = fs::read_dir(directory).unwrap().map(Result::unwrap);
+        let named = |entry: fs::DirEntry| {
+            let content = fs::read_to_string(entry.path()).unwrap();
+            (entry.file_name().into_string().unwrap(), content)
+        };
+        entries.map(named).collect()
+    }
+
+    #[test]
+    fn a_change_that_is_refused_on_its_way_is_taken_back_and_not_made_later() {
+        let top = tempfile::tempdir().unwrap();
+        let (work, state) = (top.path().join("work"), top.path().join("state"));
+        fs::create_dir(&work).unwrap();
+        for name in ["changed", "gone", "left"] {
+            fs::write(work.join(name), name).unwrap();
+        }
+        let before = files(&work);
+        let (journal, _) = Journal::open(&state, &work).unwrap();
+        let root = Root::open(&work).unwrap();
+        let mut store = journal.prepare().unwrap();
+        let mut kept = |name: &str| {
+            let path = TreePath::new(name.as_bytes()).unwrap();
+            (path.clone(), store.keep(&root, &path).unwrap())
+        };
+        let (left, new) = kept("left");
+        let (changed, old) = kept("changed");
+        let (gone, removed) = kept("gone");
+        // Nothing has this content, so it cannot be made.
+        let (digest, content) = (Digest::of(b"never"), None);
+        let broken = PathState::File { mode: 0o600, mtime: (0, 0), owner: (0, 0), digest, content };
+        let last = TreePath::new(b"last").unwrap();
+        let rows = vec![
+            Row { path: changed, before: old, after: new.clone() },
+            Row { path: gone, before: removed, after: PathState::Absent },
+            Row { path: last, before: PathState::Absent, after: broken },
+            Row { path: left, before: new, after: PathState::Absent },
+        ];
+        let refused = journal.apply(&root, "test", Prepared { store, rows });
+        assert!(matches!(refused, Err(JournalError::Refused { .. })), "{refused:?}");
+        assert_eq!(files(&work), before);
+        drop(journal);
+        let (journal, recovered) = Journal::open(&state, &work).unwrap();
+        assert_eq!(recovered, Recovered::default());
+        assert_eq!(files(&work), before);
+        assert!(matches!(journal.undo(&work, Changed::Refuse), Err(UndoError::Nothing)));
     }
 }

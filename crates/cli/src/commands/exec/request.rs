@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use warrant_govern::keep::Mode;
+use warrant_govern::keep::{self, Mode};
 use warrant_govern::{Ask, Desk, agent_principal, find_program, plain_request, principal};
 use warrant_protocol::execution::{EnvSecret, EnvSpec, ExecutionSpec, SecretForm};
 use warrant_protocol::request::{EgressRule, FileGrants, NetworkPolicy};
@@ -71,7 +71,15 @@ impl Wish {
             principal,
             workspace,
         };
-        Ok(Self { ask: desk.with_gaps(ask)?, mode: mode(arguments)? })
+        let mode = mode(arguments)?;
+        keep::check(&ask.workspace, mode).with_context(|| {
+            let workspace = ask.workspace.display();
+            format!(
+                "--mode workspace-rollback: {workspace} cannot be written, so nothing could be \
+                 kept; without it changes are kept as a diff"
+            )
+        })?;
+        Ok(Self { ask: desk.with_gaps(ask)?, mode })
     }
 }
 
