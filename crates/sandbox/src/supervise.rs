@@ -333,9 +333,10 @@ impl Run<'_> {
 
 /// Returns the outcome a wait status stands for.
 ///
-/// A program ended by `SIGXFSZ` has met the limit on the size of a file; `SIGXCPU` likewise. A
-/// shell reports such a child by its exit code, which any program may use for something else, so
-/// the code alone counts only where the limit left traces.
+/// A program ended by `SIGXCPU` has met the limit on CPU time where it used that much; one that
+/// raises the signal itself has not. `SIGXFSZ` likewise, but what it wrote may be gone with it, so
+/// the signal is believed. A shell reports such a child by its exit code, which any program may
+/// use for something else, so the code alone counts only where the limit left traces.
 fn ended_outcome(status: i32, limits: &Limits, confirms: impl Fn(LimitKind) -> bool) -> Outcome {
     const SIGXCPU: i32 = 24;
     const SIGXFSZ: i32 = 25;
@@ -343,7 +344,9 @@ fn ended_outcome(status: i32, limits: &Limits, confirms: impl Fn(LimitKind) -> b
     let code = status >> 8 & 0xff;
     for (number, limit) in [(SIGXFSZ, LimitKind::FileSize), (SIGXCPU, LimitKind::Cpu)] {
         let is_reported = signal == 0 && code == 128 + number;
-        let has_met = signal == number || is_reported && confirms(limit);
+        // LIMIT L-351: the kernel sends this signal as anybody would.
+        let is_believed = signal == SIGXFSZ && signal == number;
+        let has_met = is_believed || (signal == number || is_reported) && confirms(limit);
         if limits.of(limit).is_some() && has_met {
             return Outcome::Limited { limit };
         }

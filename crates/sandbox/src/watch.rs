@@ -37,6 +37,8 @@ const EXT4: rustix::fs::FsWord = 0xef53;
 const DISK_SLACK_BLOCKS: u64 = 64;
 /// Directories nested deeper are not looked at for a file that met its limit.
 const DEEPEST: usize = 100;
+/// By how much two clocks of the kernel may differ about the same CPU time.
+const CPU_SLACK_MS: u64 = 50;
 const INTERVAL: Duration = Duration::from_millis(40);
 
 impl LimitWatch {
@@ -102,7 +104,10 @@ impl Watcher for LimitWatch {
     fn confirms(&self, limit: LimitKind) -> bool {
         let Some(most) = self.limits.of(limit) else { return false };
         match limit {
-            LimitKind::Cpu => self.group.cpu_ms().is_some_and(|used| used >= most),
+            LimitKind::Cpu => {
+                let used = self.group.cpu_ms().unwrap_or_else(|| tree::usage(self.root).cpu_ms);
+                used.saturating_add(CPU_SLACK_MS) >= most
+            }
             LimitKind::FileSize => self.scratch.as_ref().is_some_and(|top| has_file(top, most, 0)),
             _ => false,
         }

@@ -103,6 +103,18 @@ fn an_exit_code_that_looks_like_a_limit_is_the_programs_own() {
 }
 
 #[test]
+fn a_signal_that_a_program_raises_itself_is_no_limit_on_cpu() {
+    for backend in [&Namespace::new() as &dyn Backend, &Process::new()] {
+        let workspace = workspace();
+        let mut invocation = shell(workspace.path(), "kill -XCPU $$");
+        invocation.files.access = WorkspaceAccess::Direct;
+        invocation.limits = Limits { cpu_ms: Some(60_000), ..NONE };
+        let (report, _) = run(backend, invocation);
+        assert_eq!(report.unwrap().outcome, Outcome::Signaled { signal: 24 });
+    }
+}
+
+#[test]
 fn open_files_all_in_use_are_noticed() {
     let hoard = "perl -e 'while (open(my $f, q(<), q(/dev/null))) { push @f, $f } sleep 100'";
     check(hoard, Limits { open_files: Some(64), ..NONE }, LimitKind::OpenFiles);
