@@ -27,6 +27,7 @@ pub mod record;
 mod underway;
 mod veil;
 mod workbench;
+mod worktree;
 
 pub use ask::{Ask, around_plain, find_program, plain_request};
 pub use continuation::{Continuation, ContinueError, TakenUp};
@@ -40,3 +41,4 @@ pub use workbench::{
     Away, Errand, HostRule, Step, Work, Workbench, WorkbenchError, WorkbenchOptions, Writes,
     agent_principal, script_shell,
 };
+pub use worktree::WithGit;

@@ -338,7 +338,7 @@ impl Workbench {
             image: self.away.image.clone(),
             settled_env: BTreeSet::new(),
         };
-        Ok(desk.with_gaps(ask)?)
+        Ok(desk.with_gaps(desk.with_git(ask)?.ask)?)
     }
 
     /// Takes one step to its receipt.

@@ -17,6 +17,7 @@ mod gate;
 mod git;
 mod journal;
 mod limits;
+mod linked;
 mod materialize;
 mod object;
 mod overlay;
@@ -50,6 +51,7 @@ pub use journal::{
     ChangeId, Changed, Journal, JournalError, Recovered, Restored, Snapshot, UndoError, Undone,
 };
 pub use limits::{LimitExceeded, TreeLimits};
+pub use linked::outer_git;
 pub use materialize::{
     Checkout, GitDirectory, MaterializeError, MaterializeOptions, clear, materialize,
 };

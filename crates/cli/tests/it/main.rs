@@ -34,6 +34,7 @@ mod rollback;
 mod shell;
 mod stopping;
 mod verify;
+mod worktree;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

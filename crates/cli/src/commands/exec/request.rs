@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use warrant_govern::keep::{self, Mode};
-use warrant_govern::{Ask, Desk, agent_principal, find_program, plain_request, principal};
+use warrant_govern::{Ask, Desk, WithGit, agent_principal, find_program, plain_request, principal};
 use warrant_protocol::execution::{EnvSecret, EnvSpec, ExecutionSpec, SecretForm};
 use warrant_protocol::request::{EgressRule, FileGrants, NetworkPolicy};
 use warrant_protocol::{Evidence, Isolation, RelPath, RunRequest, SecretName};
 
 use crate::args::Exec;
+use crate::ui;
 
 /// What the person wishes for, and where.
 pub(crate) struct Wish {
@@ -79,6 +80,11 @@ impl Wish {
                  kept; without it changes are kept as a diff"
             )
         })?;
+        let WithGit { ask, withheld } = desk.with_git(ask)?;
+        if let Some(git) = withheld {
+            let git = git.display();
+            ui::note(&format!("policy does not let git's own directory be read inside: {git}"));
+        }
         Ok(Self { ask: desk.with_gaps(ask)?, mode })
     }
 }
