@@ -92,11 +92,12 @@ pub(crate) fn carry_out(
     backend: &dyn Backend,
     arguments: &Exec,
 ) -> anyhow::Result<Exit> {
+    let bells = terminal::Bells::take()?;
     let run = match permitted(desk, &wish.ask, arguments)? {
         Ok(run) => run,
         Err(report) => return report.print(desk, arguments),
     };
-    let ended = perform(desk, &wish.ask, backend, (&run, arguments))?;
+    let ended = perform(desk, &wish.ask, backend, (&run, bells, arguments))?;
     let kept = keep::after(desk, &wish.ask.workspace, wish.mode, &ended)
         .with_context(|| format!("{run} ran, but its writes could not be kept"))?;
     let exit =
@@ -126,11 +127,11 @@ fn perform(
     desk: &Desk,
     ask: &Ask,
     backend: &dyn Backend,
-    (run, arguments): (&RunId, &Exec),
+    (run, bells, arguments): (&RunId, terminal::Bells, &Exec),
 ) -> anyhow::Result<Ended> {
     let environment = variables();
     let made = || -> anyhow::Result<_> {
-        let (stops, tty) = (terminal::Stops::listen()?, terminal::size(arguments.tty)?);
+        let (stops, tty) = (terminal::Stops::listen(bells)?, terminal::size(arguments.tty)?);
         Ok((stops, tty, terminal::Raw::enter(tty.is_some())?))
     };
     let (stops, tty, _raw) = made().inspect_err(|_| {

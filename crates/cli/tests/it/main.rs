@@ -11,6 +11,7 @@ mod agents;
 mod binary;
 mod bringing;
 mod crash;
+mod crowd;
 mod dev;
 mod doors_crash;
 mod exec;

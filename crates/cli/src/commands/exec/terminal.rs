@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{self, IsTerminal as _};
+use std::os::unix::net::UnixStream;
 
 use anyhow::{Context as _, bail};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
@@ -22,17 +23,33 @@ pub(crate) struct Stops {
     registered: [Option<SigId>; STOPS.len()],
 }
 
+/// Every descriptor that listening takes, before it begins: whoever has it will not fail to begin
+/// for want of one.
+pub(crate) struct Bells {
+    cancel: Cancel,
+    bells: Vec<UnixStream>,
+}
+
+impl Bells {
+    /// Takes them.
+    pub(crate) fn take() -> anyhow::Result<Self> {
+        let (cancel, bell) = Cancel::with_bell().context("no descriptor for cancellation")?;
+        let clones = STOPS.iter().map(|_| bell.try_clone());
+        let bells = clones.collect::<io::Result<_>>().context("no descriptor for cancellation")?;
+        Ok(Self { cancel, bells })
+    }
+}
+
 impl Stops {
     /// Listens from now on. A hangup that we were started to ignore (`nohup`) stays ignored; other
     /// signals stop the run also where a shell had them ignored for its jobs in the background.
-    pub(crate) fn listen() -> anyhow::Result<Self> {
-        let (cancel, bell) = Cancel::with_bell().context("no descriptor for cancellation")?;
+    pub(crate) fn listen(Bells { cancel, bells }: Bells) -> anyhow::Result<Self> {
         let mut stops = Self { cancel, registered: [const { None }; STOPS.len()] };
-        for (signal, registered) in STOPS.into_iter().zip(&mut stops.registered) {
+        let each = STOPS.into_iter().zip(bells).zip(&mut stops.registered);
+        for ((signal, bell), registered) in each {
             if signal == SIGHUP && is_ignored(signal) {
                 continue;
             }
-            let bell = bell.try_clone().context("no descriptor for cancellation")?;
             *registered = Some(pipe::register(signal, bell).context("signals cannot be watched")?);
         }
         Ok(stops)
