@@ -88,6 +88,26 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Sandboxes {
     all: Mutex<HashMap<String, Arc<Living>>>,
+    /// Those that are being made.
+    making: Mutex<Vec<Making>>,
+}
+
+/// A sandbox that is being made: whose, through which door, under which name.
+type Making = (ActorRef, DoorName, Option<String>);
+
+/// The place of a sandbox while it is made, so that others made meanwhile count it.
+struct Claim<'a> {
+    sandboxes: &'a Sandboxes,
+    making: Making,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut making = self.sandboxes.making();
+        if let Some(place) = making.iter().position(|each| *each == self.making) {
+            making.swap_remove(place);
+        }
+    }
 }
 
 /// Why no workshop could be opened.
@@ -200,6 +220,32 @@ impl Sandboxes {
     fn forget(&self, id: &str) {
         self.lock().remove(id);
     }
+
+    fn making(&self) -> MutexGuard<'_, Vec<Making>> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Claims a place for a sandbox before it is made: there are never too many of one caller, and
+    /// never two of one name.
+    fn claim(&self, guest: &ActorRef, wanted: &Wanted) -> Result<Claim<'_>, WorkshopError> {
+        let mut making = self.making();
+        let all = self.all();
+        let living = all.iter().filter(|living| living.owner == *guest && !living.is_over());
+        let living = living.map(|living| (living.door(), living.wanted.name.as_ref()));
+        let made = making.iter().filter(|(owner, ..)| owner == guest);
+        let own: Vec<(DoorName, Option<&String>)> =
+            living.chain(made.map(|(_, door, name)| (*door, name.as_ref()))).collect();
+        if own.len() >= MOST_SANDBOXES {
+            let message = format!("{MOST_SANDBOXES} sandboxes live already; end one first");
+            return Err(WorkshopError::Busy(message));
+        }
+        if wanted.name.is_some() && own.contains(&(wanted.door, wanted.name.as_ref())) {
+            return Err(WorkshopError::Busy("a sandbox has that name already".to_owned()));
+        }
+        let claimed = (guest.clone(), wanted.door, wanted.name.clone());
+        making.push(claimed.clone());
+        Ok(Claim { sandboxes: self, making: claimed })
+    }
 }
 
 /// Ends sandboxes whose time is over, until the workshop is gone.
@@ -233,11 +279,7 @@ impl Workshop for Live {
     }
 
     fn create(&self, guest: &ActorRef, wanted: Wanted) -> Result<Sandbox, WorkshopError> {
-        let owned = self.sandboxes.all().iter().filter(|living| living.owner == *guest).count();
-        if owned >= MOST_SANDBOXES {
-            let message = format!("{MOST_SANDBOXES} sandboxes live already; end one first");
-            return Err(WorkshopError::Busy(message));
-        }
+        let _claim = self.sandboxes.claim(guest, &wanted)?;
         let living = Living::create(&self.shared()?, guest, wanted)?;
         let sandbox = living.describe();
         self.sandboxes.lock().insert(living.id.clone(), living);
@@ -343,6 +385,12 @@ impl Workshop for Live {
         living.finish(Reason::Destroyed);
         self.sandboxes.forget(id);
         Ok(living.run.clone())
+    }
+
+    fn end_session(&self, guest: &ActorRef, id: &str, session: &str) {
+        if let Ok(living) = self.sandboxes.of(guest, id) {
+            living.forget_shell(session);
+        }
     }
 
     fn start(

@@ -246,6 +246,73 @@ const attacks = {
     await destroy(id)
   },
 
+  // Of two that come at once with one name, one is refused.
+  async 'one-name-at-once'() {
+    const id = await create()
+    const eight = (make) => Promise.all(Array.from({ length: 8 }, make))
+    const statuses = async (answers) => (await answers).map(({ status }) => status).sort()
+    const once = (made) => [made, ...Array(7).fill(409)]
+    for (let round = 0; round < 3; round++) {
+      const body = { id: `t${round}`, cols: 80, rows: 24 }
+      assert.deepEqual(await statuses(eight(() => call('POST', `${root}/toolbox/${id}/process/pty`, { body }))), once(201))
+      const named = { sessionId: `s${round}` }
+      assert.deepEqual(await statuses(eight(() => call('POST', `${root}/toolbox/${id}/process/session`, { body: named }))), once(201))
+    }
+    const sockets = await eight(async () => {
+      const ws = socket(`/toolbox/${id}/process/pty/create-connect?id=ws&cols=80&rows=24`)
+      return opened(ws).then(() => 101, ({ message }) => Number(message.match(/\d+$/)))
+    })
+    assert.deepEqual(sockets.sort(), once(101))
+    const terminals = JSON.parse((await call('GET', `${root}/toolbox/${id}/process/pty`)).body).sessions
+    assert.deepEqual(terminals.map((each) => each.id).sort(), ['t0', 't1', 't2', 'ws'])
+    // One that was refused or has ended leaves its name to the next.
+    assert.equal((await call('DELETE', `${root}/toolbox/${id}/process/pty/t0`)).status, 204)
+    assert.equal((await call('POST', `${root}/toolbox/${id}/process/pty`, { body: { id: 't0' } })).status, 201)
+    const made = await eight(() => call('POST', `${api}/sandbox`, { body: { name: 'one' } }))
+    assert.deepEqual(made.map(({ status }) => status).sort(), [200, ...Array(7).fill(409)])
+    await destroy('one')
+    await destroy(await create({ name: 'one' }))
+    await destroy(id)
+  },
+
+  // Programs inside write what they like where a session's state is kept, and wherever else they can.
+  async 'forged-session'() {
+    const id = await create()
+    const session = `${root}/toolbox/${id}/process/session`
+    await call('POST', session, { body: { sessionId: 's' } })
+    const say = async (command) => {
+      const done = await call('POST', `${session}/s/exec`, { body: { command } })
+      assert.equal(done.status, 200, String(done.body))
+      return JSON.parse(done.body).output
+    }
+    const forge = String.raw`
+import os
+run = [b'BASH_FUNC_ls%%=() { echo forged; }', b'BASH_FUNC_pwd%%=() { echo forged; }', b'BASH_ENV=/tmp/evil.sh', b'LD_PRELOAD=/tmp/evil.so', b'PS4=$(echo forged >&2)']
+after = b'\0'.join([b'FORGED=1', *run]) + b'\0'
+open('/tmp/evil.sh', 'w').write('ls() { echo forged; }\n')
+for top in ['/tmp', '/home/daytona', '/run', '/var', '/dev/shm']:
+    for at, folders, names in os.walk(top):
+        for name in set(names) | {'state', *(each.removesuffix('.sh') + '.state' for each in names)}:
+            if 'evil' in name or 'forge' in name: continue
+            before = b'' if name == 'state' else b'A=1\0\0'
+            content = b'ls() { echo forged; }\n' if name.endswith('.sh') else b'/tmp\0\0' + before + after
+            try: open(os.path.join(at, name), 'wb').write(content)
+            except OSError: pass
+`
+    await execute(id, `cat > forge.py <<'END'${forge}END\ntouch seen`)
+    await say('true')
+    await execute(id, 'python3 forge.py')
+    assert.equal(await say('ls seen; pwd; echo "$FORGED"'), 'seen\n/home/daytona\n\n', 'by another command')
+    await say('exec python3 forge.py')
+    const after = await say('ls /home/daytona/seen; set -x; true')
+    assert.equal(after, '/home/daytona/seen\n+ true\n', 'by a command of the session itself')
+    // While another one goes on forging, a command of the session reads our script and no other.
+    const going = await call('POST', `${session}/s/exec`, { body: { command: 'while true; do python3 forge.py; done', runAsync: true } })
+    assert.equal(going.status, 202)
+    for (let round = 0; round < 5; round++) assert.equal(await say('ls /home/daytona/seen'), '/home/daytona/seen\n')
+    await destroy(id)
+  },
+
   // Clients give up on whoever does not answer their pings.
   async 'silent-log'() {
     const id = await create()

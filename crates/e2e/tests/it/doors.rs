@@ -233,6 +233,16 @@ fn headers_and_paths_of_another_door_open_no_daytona_sandbox() {
 }
 
 #[test]
+fn of_two_that_come_at_once_with_one_name_one_is_refused() {
+    withstands("one-name-at-once");
+}
+
+#[test]
+fn the_state_of_a_session_cannot_be_forged_from_inside() {
+    withstands("forged-session");
+}
+
+#[test]
 fn a_log_that_is_silent_is_still_followed() {
     withstands("silent-log");
 }

@@ -234,7 +234,7 @@ fn check_bytes(
 }
 
 /// Returns whether programs run what a variable of this name holds, or names.
-fn is_run(name: &str) -> bool {
+pub(super) fn is_run(name: &str) -> bool {
     const NAMED: [&str; 4] = ["BASH_ENV", "PS4", "LD_PRELOAD", "LD_AUDIT"];
     NAMED.contains(&name) || name.starts_with("BASH_FUNC_")
 }

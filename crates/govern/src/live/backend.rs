@@ -13,7 +13,7 @@ use warrant_sandbox::{
     Refusal, RunReport, Sink, WorkspaceAccess, components,
 };
 
-use super::disk;
+use super::{disk, shell};
 
 /// How often the files of a running command are counted.
 const COUNT_EVERY: Duration = Duration::from_millis(500);
@@ -29,6 +29,8 @@ pub(super) struct Standing<'a> {
     pub(super) private: &'a BTreeMap<String, String>,
     /// The sandbox's other commands.
     pub(super) neighbors: &'a Neighborhood,
+    /// Where a command of a session leaves its state; seen by no other one.
+    pub(super) desk: Option<&'a Path>,
 }
 
 impl Backend for Standing<'_> {
@@ -60,6 +62,11 @@ impl Backend for Standing<'_> {
         ];
         invocation.files.workspace = home;
         invocation.files.write_roots.push(tmp);
+        if let Some(desk) = self.desk {
+            let inside = PathBuf::from(shell::DESK);
+            invocation.files.places.push(Place { root: desk.to_owned(), inside });
+            invocation.files.write_roots.push(desk.to_owned());
+        }
         invocation.files.access = WorkspaceAccess::Direct;
         invocation.neighbors = Some(self.neighbors.clone());
         self.inner.prepare(invocation)

@@ -43,13 +43,11 @@ pub(super) fn start(
     let hosts = living.hosts();
     let mut private = env_file::variables(shared, living)?;
     let mut settled = BTreeSet::new();
-    if let (Some(shell), Some(session)) = (shell, &start.session) {
-        let is_given =
-            |name: &&String| private.contains_key(*name) || start.env.contains_key(*name);
-        settled = shell.env.keys().filter(|name| !is_given(name)).cloned().collect();
-        settled.insert("BASH_ENV".to_owned());
+    if let Some(shell) = shell {
         private.extend(shell.env);
-        private.insert("BASH_ENV".to_owned(), shell::script(session));
+        private.insert("BASH_ENV".to_owned(), shell::SCRIPT.to_owned());
+        // Ours; all else that a session brings is judged like a client's own.
+        settled.insert("BASH_ENV".to_owned());
     }
     private.extend(start.env.clone());
     let wish = Wish {
@@ -85,15 +83,16 @@ pub(super) fn start(
     };
     let process = Arc::new(Process::new(facts, Box::new(grip)));
     living.enter(&process);
-    let job = Job { ask, private, stdin, cancel, terminal: start.terminal };
+    let session = start.session.map(|session| session.name);
+    let job = Job { ask, private, stdin, cancel, terminal: start.terminal, session };
     let (shared, lives, watched) = (Arc::clone(shared), Arc::clone(living), Arc::clone(&process));
     let work = move || {
-        let end = run_to_end(&shared, &lives, &watched, job);
+        let end = run_to_end(&shared, &lives, &watched, &job);
         watched.finish(end);
         drop((watched, seat));
     };
     if std::thread::Builder::new().name(format!("command {}", living.id)).spawn(work).is_err() {
-        process.finish(End { outcome: Outcome::Failed, message: String::new(), at: now() });
+        process.finish(failed(""));
         return Err(WorkshopError::Failed);
     }
     Ok(process)
@@ -107,15 +106,36 @@ struct Job {
     stdin: Stdin,
     cancel: Cancel,
     terminal: Option<Terminal>,
+    /// The session it belongs to.
+    session: Option<String>,
 }
 
-fn run_to_end(shared: &Shared, living: &Living, process: &Process, job: Job) -> End {
+/// Runs a command, and has its session follow it.
+fn run_to_end(shared: &Shared, living: &Living, process: &Process, job: &Job) -> End {
+    let Some(session) = &job.session else { return perform(shared, (living, process), job, None) };
+    let Ok(desk) = shell::Desk::new(&living.directory, process.facts().run.as_str()) else {
+        return failed("the session's state has no place");
+    };
+    let end = perform(shared, (living, process), job, Some(&desk));
+    if let Some(left) = desk.left() {
+        living.follow_shell(session, &left);
+    }
+    end
+}
+
+fn perform(
+    shared: &Shared,
+    (living, process): (&Living, &Process),
+    job: &Job,
+    desk: Option<&shell::Desk>,
+) -> End {
     let backend = Standing {
         inner: &*shared.backend,
         directory: &living.directory,
         home: &living.wanted.home,
         private: &job.private,
         neighbors: &living.neighbors,
+        desk: desk.map(shell::Desk::path),
     };
     let observer = Watcher { process };
     let hands = Hands {
@@ -128,11 +148,12 @@ fn run_to_end(shared: &Shared, living: &Living, process: &Process, job: Job) -> 
     };
     match shared.desk.perform(&process.facts().run, &job.ask, &hands) {
         Ok(ended) => End { outcome: ended.outcome, message: ended.message, at: now() },
-        Err(_) => {
-            let message = "the command left no receipt of its own".to_owned();
-            End { outcome: Outcome::Failed, message, at: now() }
-        }
+        Err(_) => failed("the command left no receipt of its own"),
     }
+}
+
+fn failed(message: &str) -> End {
+    End { outcome: Outcome::Failed, message: message.to_owned(), at: now() }
 }
 
 /// Puts output on the board. Nobody has to watch.

@@ -205,19 +205,7 @@ impl Spot {
     }
 
     fn read(&self) -> Result<Vec<u8>, Errno> {
-        let file = File::from(self.open(OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty())?);
-        let stat = fstat(&file)?;
-        check_plain(&stat)?;
-        if u64::try_from(stat.st_size).unwrap_or(u64::MAX) > MOST_BYTES {
-            return Err(Errno::FBIG);
-        }
-        let mut content = Vec::new();
-        let read = file.take(MOST_BYTES + 1).read_to_end(&mut content);
-        read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        match content.len() as u64 > MOST_BYTES {
-            true => Err(Errno::FBIG),
-            false => Ok(content),
-        }
+        read_below(&self.root, &self.below, MOST_BYTES)
     }
 
     fn write(&self, content: &[u8], mode: Option<u32>) -> Result<(), Errno> {
@@ -333,6 +321,24 @@ pub(super) fn open_below(
     // SECURITY: a link planted inside must not lead to a file of the host.
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     openat2(root, below, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode, how)
+}
+
+/// Reads a plain file below a directory, if it holds no more than so many bytes.
+pub(super) fn read_below(root: &OwnedFd, below: &Path, most: u64) -> Result<Vec<u8>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let file = File::from(open_below(root, below, flags, Mode::empty())?);
+    let stat = fstat(&file)?;
+    check_plain(&stat)?;
+    if u64::try_from(stat.st_size).unwrap_or(u64::MAX) > most {
+        return Err(Errno::FBIG);
+    }
+    let mut content = Vec::new();
+    let read = file.take(most + 1).read_to_end(&mut content);
+    read.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    match content.len() as u64 > most {
+        true => Err(Errno::FBIG),
+        false => Ok(content),
+    }
 }
 
 fn make_all(root: &OwnedFd, below: &Path) -> Result<(), Errno> {

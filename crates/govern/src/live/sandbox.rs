@@ -22,7 +22,7 @@ use super::asks::{self, Place, Seen, Wish};
 use super::files::Ground;
 use super::life::{Bell, LifeWork, Reason};
 use super::lookout::MOST_OF_A_SANDBOX;
-use super::shell::{self, Shell};
+use super::shell::{Left, Shell, Shells};
 use super::{Shared, calls, now};
 use crate::ask::Ask;
 use crate::desk::{Desk, Hands};
@@ -33,8 +33,6 @@ const LONGEST_MS: u64 = 24 * 3_600_000;
 const REMEMBERED: usize = 64;
 /// Bytes of output that are kept of the commands of one sandbox that ended.
 const MOST_KEPT_BYTES: usize = 32 * 1024 * 1024;
-/// So many sessions of commands are remembered; doors let fewer exist at once.
-const MOST_SHELLS: usize = 256;
 /// How long the end of a sandbox waits for its commands to be gone.
 const CLEAR_WAIT: Duration = Duration::from_secs(30);
 
@@ -77,8 +75,7 @@ struct State {
     paused_end_ms: Option<u64>,
     labels: BTreeMap<String, String>,
     processes: Vec<Arc<Process>>,
-    /// What the sessions of commands have come to, by name.
-    shells: BTreeMap<String, Shell>,
+    shells: Shells,
     /// The directories that are watched.
     lookouts: Vec<Arc<Lookout>>,
     next_lookout: u64,
@@ -154,7 +151,7 @@ impl Living {
             paused_end_ms: None,
             labels: wanted.labels.clone(),
             processes: Vec::new(),
-            shells: BTreeMap::new(),
+            shells: Shells::default(),
             lookouts: Vec::new(),
             next_lookout: 1,
             next_pid: 1,
@@ -454,16 +451,25 @@ impl Living {
         Ok(())
     }
 
-    /// Returns where the shell of a session stands now, and prepares its next command.
+    /// Returns where the shell of a session stands now.
     pub(super) fn shell(&self, session: &ShellSession) -> Shell {
-        let mut state = self.state();
-        if state.shells.len() >= MOST_SHELLS {
-            state.shells.pop_first();
-        }
-        let shell = state.shells.entry(session.name.clone()).or_default();
+        let mut shell = self.state().shells.enter(session);
         let ground = Ground { directory: &self.directory, home: &self.wanted.home };
-        shell::take_up(&ground, session, shell);
-        shell.clone()
+        // A directory that is gone is none to start in.
+        let is_gone = |cwd: &String| ground.has_directory(cwd) == Some(false);
+        if shell.cwd.as_ref().is_some_and(is_gone) {
+            shell.cwd = None;
+        }
+        shell
+    }
+
+    /// Takes up what a command of a session left.
+    pub(super) fn follow_shell(&self, session: &str, left: &Left) {
+        self.state().shells.follow(session, left);
+    }
+
+    pub(super) fn forget_shell(&self, session: &str) {
+        self.state().shells.forget(session);
     }
 
     pub(super) fn hosts(&self) -> Vec<String> {

@@ -12,3 +12,4 @@ mod governed;
 mod live;
 mod lookouts;
 mod passed;
+mod sessions;

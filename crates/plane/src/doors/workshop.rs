@@ -402,7 +402,7 @@ pub trait Workshop: Send + Sync {
     /// Returns the plane that keeps the evidence of everything done here.
     fn plane(&self) -> &EmbeddedPlane;
 
-    /// Makes a sandbox.
+    /// Makes a sandbox. Of one caller and door there are never two of one name.
     ///
     /// # Errors
     /// [`WorkshopError`] when it may not or cannot be.
@@ -490,6 +490,9 @@ pub trait Workshop: Send + Sync {
     /// # Errors
     /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
     fn destroy(&self, guest: &ActorRef, id: &str) -> Result<RunId, WorkshopError>;
+
+    /// Forgets what a session of commands has come to. What runs in it goes on.
+    fn end_session(&self, guest: &ActorRef, id: &str, session: &str);
 
     /// Starts a command.
     ///

@@ -232,7 +232,7 @@ pub(crate) async fn describe_session(
 /// Ends every command of a session.
 pub(crate) async fn delete_session(
     State(desk): State<Desk>,
-    Visit((_, sandbox)): Visit,
+    Visit((guest, sandbox)): Visit,
     Path((_, session)): Path<(String, String)>,
 ) -> Response {
     let removed = {
@@ -244,6 +244,7 @@ pub(crate) async fn delete_session(
         command.process.grip().kill();
         command.process.wait().await;
     }
+    desk.hall.workshop.end_session(&guest, &sandbox.id, &removed.shell);
     reply::empty(StatusCode::NO_CONTENT)
 }
 

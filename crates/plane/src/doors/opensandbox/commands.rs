@@ -104,11 +104,17 @@ pub(crate) async fn create_session(
 
 pub(crate) async fn delete_session(
     State(desk): State<Desk>,
-    Enter((_, sandbox)): Enter,
+    Enter((guest, sandbox)): Enter,
     Path((_, session)): Path<(String, String)>,
 ) -> Response {
-    let mut sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-    match sessions.remove(&(sandbox.id, session)) {
+    let key = (sandbox.id, session);
+    let removed = {
+        let mut sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.remove(&key)
+    };
+    let (sandbox, session) = &key;
+    desk.hall.workshop.end_session(&guest, sandbox, session);
+    match removed {
         Some(_) => reply::empty(StatusCode::OK),
         None => fault(StatusCode::NOT_FOUND, "SESSION_NOT_FOUND", "there is no such session"),
     }
