@@ -1,8 +1,7 @@
 //! The Daytona door: the control API below `/api` and the toolbox of each sandbox.
 //!
 //! Both are opened by the door's token (`Authorization: Bearer`). Sessions are names for groups of
-//! commands; each command is a run of its own, so files carry over between them and the state of a
-//! shell does not.
+//! commands; each command is a run of its own.
 
 mod contents;
 mod control;
@@ -38,6 +37,8 @@ pub(crate) struct Desk {
     pub(crate) hall: Hall,
     /// Sessions by sandbox and name, each with its commands.
     pub(crate) sessions: Arc<Mutex<Sessions>>,
+    /// Terminals that are being made.
+    pub(crate) terminals: Arc<Mutex<pty::Terminals>>,
 }
 
 type Sessions = HashMap<(String, String), process::Session>;
@@ -50,7 +51,7 @@ impl FromRef<Desk> for Hall {
 
 /// Returns the routes.
 pub fn router(hall: Hall) -> Router {
-    let desk = Desk { hall, sessions: Arc::default() };
+    let desk = Desk { hall, sessions: Arc::default(), terminals: Arc::default() };
     let control = Router::new()
         .route("/config", get(control::config))
         .route("/sandbox", post(control::create).get(control::list))

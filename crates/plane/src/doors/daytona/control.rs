@@ -55,10 +55,6 @@ pub(crate) async fn create(
         Ok(wish) => wish,
         Err(message) => return invalid(&message),
     };
-    let all = hall.workshop.list(&guest, DoorName::Daytona);
-    if wanted.name.is_some() && all.iter().any(|other| other.wanted.name == wanted.name) {
-        return super::fault(StatusCode::CONFLICT, "CONFLICT", "a sandbox has that name already");
-    }
     let created = hall.ask(move |workshop| {
         let sandbox = workshop.create(&guest, wanted)?;
         workshop.set_paused_end(&guest, &sandbox.id, deletes_after)

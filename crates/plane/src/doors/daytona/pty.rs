@@ -1,7 +1,7 @@
 //! Daytona's terminals: one WebSocket that creates and carries a terminal, and calls beside it.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Bytes;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
@@ -13,7 +13,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use warrant_protocol::request::ActorRef;
 
-use super::{Visit, error, fault, invalid};
+use super::{Desk, Visit, error, fault, invalid};
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
 use crate::doors::{Hall, Next, Process, Sandbox, Start, Terminal};
 
@@ -31,7 +31,7 @@ const EXIT_PROTOCOL: &str = "X-Daytona-Pty-Exit-Control";
 
 /// Creates a terminal and carries it on the same connection.
 pub(crate) async fn create_and_connect(
-    State(hall): State<Hall>,
+    State(desk): State<Desk>,
     Visit(visit): Visit,
     (headers, Query(query)): (HeaderMap, Query<BTreeMap<String, String>>),
     upgrade: WebSocketUpgrade,
@@ -54,14 +54,14 @@ pub(crate) async fn create_and_connect(
         cwd: query.get("cwd").filter(|cwd| !cwd.is_empty()).cloned(),
         size: Terminal { columns, rows },
     };
-    match begin(&hall, visit, wanted).await {
+    match begin(&desk, visit, wanted).await {
         Ok(process) => accept(upgrade, process),
         Err(response) => response,
     }
 }
 
 /// Creates a terminal to which a client connects later.
-pub(crate) async fn create(State(hall): State<Hall>, Visit(visit): Visit, body: Bytes) -> Response {
+pub(crate) async fn create(State(desk): State<Desk>, Visit(visit): Visit, body: Bytes) -> Response {
     let read = reply::object(&body).and_then(|body| {
         let known = ["id", "cwd", "envs", "cols", "rows", "lazyStart"];
         if let Some(name) = unknown_member(&body, &known) {
@@ -85,7 +85,7 @@ pub(crate) async fn create(State(hall): State<Hall>, Visit(visit): Visit, body: 
         Err(message) => return invalid(&message),
     };
     let name = wanted.name.clone();
-    match begin(&hall, visit, wanted).await {
+    match begin(&desk, visit, wanted).await {
         Ok(process) => {
             let response = reply::json(StatusCode::CREATED, &json!({ "sessionId": name }));
             reply::with_receipt(response, Some(&process.facts().run))
@@ -103,15 +103,18 @@ struct Wanted {
 }
 
 async fn begin(
-    hall: &Hall,
+    desk: &Desk,
     (guest, sandbox): (ActorRef, Sandbox),
     wanted: Wanted,
 ) -> Result<Arc<Process>, Response> {
     if !(1..=256).contains(&wanted.name.len()) {
         return Err(invalid("id must have 1 to 256 characters"));
     }
-    if running(hall, &guest, &sandbox.id, &wanted.name).is_some() {
-        return Err(fault(StatusCode::CONFLICT, "CONFLICT", "a terminal has that id already"));
+    let taken = || fault(StatusCode::CONFLICT, "CONFLICT", "a terminal has that id already");
+    // Claimed before it is looked for, so that of two that come at once one is refused.
+    let claim = Claim::new(desk, (&sandbox.id, &wanted.name)).ok_or_else(taken)?;
+    if running(&desk.hall, &guest, &sandbox.id, &wanted.name).is_some() {
+        return Err(taken());
     }
     let wish = Start {
         argv: vec!["bash".to_owned(), "-i".to_owned()],
@@ -124,8 +127,38 @@ async fn begin(
         session: None,
         approved: None,
     };
-    let started = hall.ask(move |workshop| workshop.start(&guest, &sandbox.id, wish)).await;
-    started.map_err(|refusal| error(&refusal))
+    let started = desk.hall.ask(move |workshop| {
+        let started = workshop.start(&guest, &sandbox.id, wish);
+        // Whoever asked may be gone, and this goes on.
+        drop(claim);
+        started
+    });
+    started.await.map_err(|refusal| error(&refusal))
+}
+
+/// The id of a terminal that is being made.
+struct Claim {
+    terminals: Arc<Mutex<Terminals>>,
+    key: (String, String),
+}
+
+/// Ids of terminals that are being made, each with its sandbox.
+pub(crate) type Terminals = HashSet<(String, String)>;
+
+impl Claim {
+    /// Returns nothing when somebody else makes a terminal of that id.
+    fn new(desk: &Desk, (sandbox, name): (&str, &str)) -> Option<Self> {
+        let key = (sandbox.to_owned(), name.to_owned());
+        let mut terminals = desk.terminals.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = terminals.insert(key.clone());
+        is_new.then(|| Self { terminals: Arc::clone(&desk.terminals), key })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.terminals.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+    }
 }
 
 pub(crate) async fn list(State(hall): State<Hall>, Visit((guest, sandbox)): Visit) -> Response {
