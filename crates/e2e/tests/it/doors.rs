@@ -156,6 +156,14 @@ fn passes(house: &House, program: (&str, &str), script: &[&str]) -> usize {
     receipts
 }
 
+/// What must be stored nowhere is not.
+#[track_caller]
+fn check_not_kept(house: &House) {
+    let stored = house.home.path().join("home/data");
+    let found = Command::new("grep").args(["-rl", "never-stored-value"]).arg(stored).output();
+    assert_eq!(String::from_utf8_lossy(&found.unwrap().stdout), "", "values of variables are kept");
+}
+
 const NODE: (&str, &str) = ("doors", "node");
 const PYTHON: (&str, &str) = ("doors-py", "./.venv/bin/python");
 const OLD_OPENSANDBOX: (&str, &str) = ("doors-py-opensandbox-old", "./.venv/bin/python");
@@ -179,6 +187,15 @@ fn the_daytona_sdk_works_by_environment_alone() {
 #[test]
 fn an_older_daytona_sdk_works_too() {
     check(&House::open(), NODE, &["daytona.mjs", "daytona-old"]);
+}
+
+#[test]
+fn the_daytona_sdks_work_on_repositories() {
+    for (client, script) in [(NODE, "daytona-git.mjs"), (PYTHON, "daytona_git.py")] {
+        let house = House::open();
+        check(&house, client, &[script]);
+        check_not_kept(&house);
+    }
 }
 
 /// An attack with a token of the Daytona door finds what it must, and leaves nothing.
@@ -299,9 +316,7 @@ fn a_helm_decision_counts_once_for_its_command_and_sandbox() {
     let key = SigningKey::from_seed(&[7; 32]);
     house.desk.plane().home().add_approver("ann", key.public()).unwrap();
     check(&house, NODE, &["helm.mjs", &key.to_secret_pem()]);
-    let stored = house.home.path().join("home/data");
-    let found = Command::new("grep").args(["-rl", "never-stored-value"]).arg(stored).output();
-    assert_eq!(String::from_utf8_lossy(&found.unwrap().stdout), "", "values of variables are kept");
+    check_not_kept(&house);
 }
 
 /// Has a client try one attack on the HELM door.
@@ -321,9 +336,7 @@ fn attack(name: &str) {
     assert!(said.contains("ok "), "{said}");
     house.verify_all();
     house.check_nothing_left();
-    let stored = house.home.path().join("home/data");
-    let found = Command::new("grep").args(["-rl", "never-stored-value"]).arg(stored).output();
-    assert_eq!(String::from_utf8_lossy(&found.unwrap().stdout), "", "values of variables are kept");
+    check_not_kept(&house);
 }
 
 #[test]

@@ -90,8 +90,7 @@ fn a_forged_path_makes_the_next_command_one_that_cannot_be_named() {
 fn a_forged_state_cannot_turn_an_allowed_word_into_another_program() {
     let house = house();
     let sandbox = house.create();
-    for variable in
-        ["BASH_FUNC_pwd%%=() { echo forged; }", "LD_PRELOAD=/tmp/evil.so", "PS4=$(id)"]
+    for variable in ["BASH_FUNC_pwd%%=() { echo forged; }", "LD_PRELOAD=/tmp/evil.so", "PS4=$(id)"]
     {
         assert_eq!(say(&house, &sandbox, ("s", &forging(variable))), "done\n");
         let name = variable.split(['=', '%']).next().unwrap();

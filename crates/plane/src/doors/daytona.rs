@@ -134,6 +134,7 @@ fn repositories() -> Router<Desk> {
         .route("/git/remotes", get(git::remotes).post(git::add_remote))
         .route("/git/config", get(git::setting).post(git::set_setting))
         .route("/git/config/user", post(git::set_user))
+        .route("/git/credentials", post(git::authenticate))
 }
 
 /// Returns who calls, or the answer that the token is not good.
