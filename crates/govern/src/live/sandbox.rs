@@ -551,11 +551,13 @@ impl Living {
         }
     }
 
-    /// Ends every command and waits for it.
+    /// Ends every command and waits for it, as long as the sandbox is paused or ending: what comes
+    /// once it was woken is not meant.
     fn end_commands(&self) {
         let mut state = self.state();
         let began = std::time::Instant::now();
-        while state.running > 0 && began.elapsed() < CLEAR_WAIT {
+        let is_meant = |state: &State| state.life == Life::Paused || self.bell.is_rung();
+        while state.running > 0 && is_meant(&state) && began.elapsed() < CLEAR_WAIT {
             for process in state.processes.iter().filter(|process| process.end().is_none()) {
                 process.grip().kill();
             }

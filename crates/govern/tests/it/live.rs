@@ -322,15 +322,8 @@ fn an_expired_sandbox_leaves_nothing_and_its_receipt_says_why() {
     let house = house();
     let sandbox =
         house.live.create(&guest("one"), Wanted { timeout_ms: Some(400), ..wanted() }).unwrap();
-    let began = Instant::now();
-    while house.live.find(&guest("one"), &sandbox.id).is_ok() {
-        assert!(began.elapsed() < Duration::from_secs(30), "it does not expire");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    while house.directory(&sandbox).exists() {
-        assert!(began.elapsed() < Duration::from_secs(30), "its files stay");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("it does not expire", || house.live.find(&guest("one"), &sandbox.id).is_err());
+    wait_until("its files stay", || !house.directory(&sandbox).exists());
     house.live.close();
     let row = house.desk.plane().store().run(&sandbox.run).unwrap();
     assert_eq!(row.state, RunState::Failed);
@@ -341,11 +334,7 @@ fn an_idle_sandbox_is_paused_and_takes_commands_again() {
     let house = house();
     let idle = Wanted { idle_ms: Some(300), ..wanted() };
     let sandbox = house.live.create(&guest("one"), idle).unwrap();
-    let began = Instant::now();
-    while house.live.find(&guest("one"), &sandbox.id).unwrap().life == Life::Running {
-        assert!(began.elapsed() < Duration::from_secs(30), "it is not paused");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for(&house, &sandbox, Life::Paused);
     let refused = house.live.start(&guest("one"), &sandbox.id, shell("true"));
     assert!(matches!(refused, Err(WorkshopError::Paused)));
     house.live.set_idle(&guest("one"), &sandbox.id, None).unwrap();
@@ -371,42 +360,91 @@ fn a_command_that_was_killed_hinders_no_pause() {
     }
 }
 
+#[test]
+fn a_pause_ends_no_command_that_came_after_it() {
+    let house = house();
+    let (sandbox, one) = (house.create(), guest("one"));
+    for _ in 0..3 {
+        let start = || house.live.start(&one, &sandbox.id, shell("sleep 60")).unwrap();
+        let before: Vec<_> = (0..28).map(|_| start()).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| house.live.pause(&one, &sandbox.id, EndsCommands::Yes).unwrap());
+            wait_for(&house, &sandbox, Life::Paused);
+            house.live.resume(&one, &sandbox.id).unwrap();
+            assert_eq!(house.run(&sandbox, "echo after").1, "after\n");
+        });
+        for ended in before {
+            assert_eq!(end_of(&ended).outcome, Outcome::Cancelled);
+        }
+    }
+}
+
+/// Waits until something is so. Nothing that is tested depends on how long that takes.
+#[track_caller]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Waits until a sandbox is in this state.
 #[track_caller]
 fn wait_for(house: &House, sandbox: &Sandbox, life: Life) {
-    let began = Instant::now();
-    while house.live.find(&guest("one"), &sandbox.id).unwrap().life != life {
-        assert!(began.elapsed() < Duration::from_secs(30), "it does not come to {life:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let is_so = || house.live.find(&guest("one"), &sandbox.id).unwrap().life == life;
+    wait_until(&format!("it does not come to {life:?}"), is_so);
+}
+
+/// Gives the reaper time to look a few times; one that has none to look does no harm either.
+fn let_the_reaper_look() {
+    std::thread::sleep(Duration::from_secs(1));
+}
+
+/// A command that has begun when `begun` is there, and ends when it finds `go`.
+fn waiting(begin: &str) -> Start {
+    let script = format!("{begin}; touch begun; until [ -e go ]; do sleep 0.1; done; echo whole");
+    Start { timeout_ms: Some(600_000), ..shell(&script) }
 }
 
 #[test]
 fn a_sandbox_that_pauses_at_its_end_keeps_its_files_and_its_commands() {
     let house = house();
+    let one = guest("one");
     let pauses = |ends, wakes| Wanted {
-        timeout_ms: Some(600),
+        timeout_ms: Some(600_000),
         at_end: AtEnd::Pauses(ends, wakes),
         ..wanted()
     };
+    let home = |sandbox: &Sandbox| house.directory(sandbox).join("home");
     let wished = pauses(EndsCommands::No, Wakes::WhenResumed);
-    let sandbox = house.live.create(&guest("one"), wished).unwrap();
-    assert_eq!(house.run(&sandbox, "echo kept > file; sleep 1.5; echo whole").1, "whole\n");
+    let sandbox = house.live.create(&one, wished).unwrap();
+    let running = house.live.start(&one, &sandbox.id, waiting("echo kept > file")).unwrap();
+    wait_until("it does not begin", || home(&sandbox).join("begun").exists());
+    house.live.extend(&one, &sandbox.id, 1).unwrap();
+    let_the_reaper_look();
+    assert_eq!(house.live.find(&one, &sandbox.id).unwrap().life, Life::Running);
+    assert!(running.end().is_none(), "its command goes on");
+    std::fs::write(home(&sandbox).join("go"), "").unwrap();
+    assert_eq!(end_of(&running).outcome, Outcome::Exited { code: 0 });
+    assert_eq!(running.text(Some(ChunkStream::Stdout)), "whole\n");
     wait_for(&house, &sandbox, Life::Paused);
-    let refused = house.live.start(&guest("one"), &sandbox.id, shell("true"));
+    let refused = house.live.start(&one, &sandbox.id, shell("true"));
     assert!(matches!(refused, Err(WorkshopError::Paused)));
-    let awake = house.live.resume(&guest("one"), &sandbox.id).unwrap();
+    let awake = house.live.resume(&one, &sandbox.id).unwrap();
     assert!(awake.ends_at > warrant_plane::random::now().unwrap(), "it has its time again");
     assert_eq!(house.run(&sandbox, "cat file").1, "kept\n");
 
     let ending = pauses(EndsCommands::Yes, Wakes::ByCalls);
-    let sandbox = house.live.create(&guest("one"), ending).unwrap();
-    let running = house.live.start(&guest("one"), &sandbox.id, shell("sleep 60")).unwrap();
+    let sandbox = house.live.create(&one, ending).unwrap();
+    let running = house.live.start(&one, &sandbox.id, waiting("true")).unwrap();
+    house.live.extend(&one, &sandbox.id, 1).unwrap();
     wait_for(&house, &sandbox, Life::Paused);
     assert_eq!(end_of(&running).outcome, Outcome::Cancelled);
     assert_eq!(house.run(&sandbox, "echo awake").1, "awake\n", "a call wakes it");
+    house.live.extend(&one, &sandbox.id, 1).unwrap();
     wait_for(&house, &sandbox, Life::Paused);
-    house.live.destroy(&guest("one"), &sandbox.id).unwrap();
+    house.live.destroy(&one, &sandbox.id).unwrap();
     assert!(!house.directory(&sandbox).exists());
 }
 
@@ -415,20 +453,18 @@ fn a_stopped_sandbox_ends_after_the_time_that_was_set_for_it() {
     let house = house();
     let (left, kept) = (house.create(), house.create());
     let one = guest("one");
-    house.live.set_paused_end(&one, &left.id, Some(300)).unwrap();
+    house.live.set_paused_end(&one, &left.id, Some(600_000)).unwrap();
     for sandbox in [&left, &kept] {
         house.live.pause(&one, &sandbox.id, EndsCommands::Yes).unwrap();
     }
-    house.live.resume(&one, &left.id).unwrap();
-    std::thread::sleep(Duration::from_millis(700));
+    let_the_reaper_look();
+    house.live.resume(&one, &left.id).expect("its time is not over");
+    house.live.set_paused_end(&one, &left.id, Some(1)).unwrap();
+    let_the_reaper_look();
     assert!(house.live.find(&one, &left.id).is_ok(), "it was resumed in time");
     house.live.pause(&one, &left.id, EndsCommands::Yes).unwrap();
-    let began = Instant::now();
-    while house.live.find(&one, &left.id).is_ok() {
-        assert!(began.elapsed() < Duration::from_secs(10), "it is still there");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert!(!house.directory(&left).exists());
+    wait_until("it is still there", || house.live.find(&one, &left.id).is_err());
+    wait_until("its files stay", || !house.directory(&left).exists());
     assert!(house.live.find(&one, &kept.id).is_ok(), "nothing was set for this one");
 }
 
@@ -478,7 +514,7 @@ fn leftovers_of_an_earlier_process_are_removed() {
     let live = loop {
         match Live::open(Arc::clone(&desk), Arc::new(Namespace::new())) {
             Ok(live) => break live,
-            Err(LiveError::Taken) if began.elapsed() < Duration::from_secs(10) => {
+            Err(LiveError::Taken) if began.elapsed() < Duration::from_secs(60) => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(error) => panic!("{error}"),
