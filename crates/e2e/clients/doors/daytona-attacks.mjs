@@ -50,19 +50,22 @@ const attacks = {
   async 'unread-input'() {
     const id = await create()
     await call('POST', `${root}/toolbox/${id}/process/session`, { body: { sessionId: 's' } })
-    const started = await call('POST', `${root}/toolbox/${id}/process/session/s/exec`, { body: { command: 'sleep 60', runAsync: true } })
+    const started = await call('POST', `${root}/toolbox/${id}/process/session/s/exec`, { body: { command: 'sleep 600', runAsync: true } })
     const { cmdId } = JSON.parse(started.body)
     const input = { data: 'x'.repeat(MIB / 8) }
     const floods = Array.from({ length: 600 }, () => call('POST', `${root}/toolbox/${id}/process/session/s/command/${cmdId}/input`, { body: input }).catch(() => null))
     const pty = socket(`/toolbox/${id}/process/pty/create-connect?id=t&cols=80&rows=24`)
     await opened(pty)
-    pty.send('stty raw; sleep 60\n')
-    await new Promise((resolve) => setTimeout(resolve, 1000))
+    // What is typed is shown as well, so the word that is waited for is not typed.
+    const ready = new Promise((resolve) => pty.on('message', (data) => { if (String(data).includes('unread')) resolve() }))
+    pty.send('stty raw; echo un""read; sleep 600\n')
+    await ready
     for (let i = 0; i < 8; i++) pty.send('y'.repeat(MIB))
     await new Promise((resolve) => setTimeout(resolve, 500))
+    // Whoever is stopped is so for as long as the commands sleep.
     const looks = Array.from({ length: 4 }, () => call('GET', `${root}/toolbox/${id}/process/pty`).catch(() => null))
-    const theirs = await soon(create({}, other), 7000, "another guest's sandbox")
-    await soon(destroy(theirs, other), 7000, 'its end')
+    const theirs = await soon(create({}, other), 40_000, "another guest's sandbox")
+    await soon(destroy(theirs, other), 40_000, 'its end')
     pty.terminate()
     await destroy(id)
     await Promise.all([...floods, ...looks])

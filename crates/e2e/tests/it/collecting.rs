@@ -243,8 +243,12 @@ fn falls_where_nothing_holds(attack: &Attack) -> bool {
     };
     assert!(python("60", &place.script(attack)).status().unwrap().success(), "{}", attack.name);
     if attack.name.contains("survivor") {
-        // The naive one looks first and reads a moment later.
-        std::thread::sleep(std::time::Duration::from_millis(600));
+        // The naive one looks first and reads once the survivor has done its work.
+        let began = std::time::Instant::now();
+        while !place.at("workspace/aa").is_symlink() {
+            assert!(began.elapsed() < std::time::Duration::from_secs(60), "{}", attack.name);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
     }
     !python("5", NAIVE).status().unwrap().success()
 }
