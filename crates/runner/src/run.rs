@@ -11,7 +11,7 @@ use std::path::Path;
 
 use thiserror::Error;
 use warrant_protocol::chain::InvalidEvent;
-use warrant_protocol::event::{ArtifactKind, FailureClass};
+use warrant_protocol::event::{ArtifactKind, FailureClass, NetworkVerdict};
 use warrant_protocol::execution::{PreparedCommand, PreparedExecution};
 use warrant_protocol::fold::FoldError;
 use warrant_protocol::port::{Lease, Plane, PlaneError, SecretValue};
@@ -127,6 +127,15 @@ pub struct Ended {
 }
 
 impl Ended {
+    /// Returns the hosts it was kept from, as its receipt tells them: programs seldom say why they
+    /// did not get through.
+    #[must_use]
+    pub fn blocked_hosts(&self) -> Vec<&str> {
+        let accessed = self.receipt.body().network_accessed.iter();
+        let blocked = accessed.filter(|access| access.decision == NetworkVerdict::Blocked);
+        blocked.map(|access| access.host.as_str()).collect()
+    }
+
     /// Returns a path that it changed, for people: without the secrets it had.
     #[must_use]
     pub fn name_of(&self, path: &TreePath) -> String {

@@ -56,6 +56,19 @@ fn exit_codes_are_the_programs_and_ours_are_named() {
 }
 
 #[test]
+fn hosts_that_were_blocked_are_named_below_the_summary() {
+    let machine = Machine::new();
+    let six = "for n in 1 2 3 4 5 6; do getent hosts host$n.example; done; echo done";
+    let output = machine.exec(&["--", "sh", "-c", six]);
+    assert_eq!((stdout(&output), output.status.code()), ("done\n".to_owned(), Some(0)));
+    let told = stderr(&output);
+    let line = told.lines().find(|line| line.starts_with("  blocked: ")).unwrap_or_default();
+    assert!(line.contains("host1.example, host2.example"), "{told}");
+    assert!(line.ends_with("and 1 more; to ask for one: --allow-host host1.example"), "{told}");
+    assert!(!stderr(&machine.exec(&["--", "true"])).contains("blocked"));
+}
+
+#[test]
 fn denied_never_reaches_the_backend_and_has_a_receipt() {
     let machine = Machine::new();
     let marker = machine.work("ran");

@@ -291,6 +291,19 @@ fn output_is_bounded_and_wrong_arguments_are_told() {
 }
 
 #[test]
+fn a_host_that_was_blocked_is_told_to_the_model() {
+    let machine = Machine::new();
+    let calls = ["getent hosts far.example; true", "true"];
+    let calls = calls.map(|command| json!({"tool": "exec", "arguments": {"command": command}}));
+    let report = drive(&machine, &json!(calls));
+    let results = results(&report);
+    assert_eq!(facts(results[0])["blockedHosts"], json!(["far.example"]), "{}", results[0]);
+    let told = text(results[0]);
+    assert!(told.contains("blocked hosts") && told.contains("`allow_hosts`"), "{told}");
+    assert!(!text(results[1]).contains("blocked"), "{}", results[1]);
+}
+
+#[test]
 fn files_that_run_later_are_held_back_and_secrets_stay_masked() {
     let machine = Machine::new();
     std::fs::create_dir_all(machine.work(".git/hooks")).unwrap();

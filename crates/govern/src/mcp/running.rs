@@ -16,6 +16,9 @@ use crate::keep::Kept;
 use crate::output::Capture;
 use crate::workbench::{Errand, Step, WorkbenchError};
 
+/// More blocked hosts than this are not told in words.
+const MOST_HOSTS: usize = 5;
+
 impl Server {
     /// Returns what a client tells its model about this server.
     pub(super) fn instructions(&self) -> String {
@@ -97,6 +100,11 @@ impl Server {
         if !is_the_programs(&ended.outcome) && !ended.message.is_empty() {
             section("[warrant] ", &ended.message);
         }
+        let blocked = ended.blocked_hosts();
+        if !blocked.is_empty() {
+            let told: Vec<&str> = blocked.iter().copied().take(MOST_HOSTS).collect();
+            section("[warrant] blocked hosts (`allow_hosts` asks for them): ", &told.join(", "));
+        }
         let allowed = match (&ended.outcome, self.bench.desk()) {
             (Outcome::GapDenied, Ok(desk)) => Some(allowed(&desk)),
             _ => None,
@@ -122,6 +130,7 @@ impl Server {
             "outcome": ended.outcome,
             "exitCode": exit_code,
             "message": ended.message,
+            "blockedHosts": blocked,
             "stdout": stdout.text(),
             "stderr": stderr.text(),
             "stdoutMissingBytes": stdout.missing,

@@ -14,6 +14,9 @@ use crate::ui;
 use warrant_govern::Desk;
 use warrant_govern::keep::Kept;
 
+/// More blocked hosts than this are counted only.
+const MOST_HOSTS: usize = 5;
+
 /// How it ended, in a form that every end has.
 pub(crate) struct Report {
     run: RunId,
@@ -109,6 +112,7 @@ impl Report {
         if ended.outcome == Outcome::PostureRefused && !isolation.is_remote() {
             notes.push("  what is missing here, and the remedy: warrant doctor".to_owned());
         }
+        notes.extend(blocked(ended));
         if let (Some(why), Kept::Nothing) = (&ended.unpacked, kept) {
             let why = ui::printable(why);
             notes.push(format!("  its changes are kept nowhere: {why}"));
@@ -177,6 +181,18 @@ fn details_of(ended: &Ended, isolation: Isolation, kept: &Kept) -> Value {
         "workspace": kept_details(kept, ended),
         "leftBehind": ended.left_behind,
     })
+}
+
+/// Returns a line about the hosts it was kept from.
+fn blocked(ended: &Ended) -> Option<String> {
+    let hosts: Vec<String> = ended.blocked_hosts().into_iter().map(ui::printable).collect();
+    let told = hosts.get(..MOST_HOSTS).unwrap_or(&hosts);
+    let first = told.first()?;
+    let more = match hosts.len() - told.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!("  blocked: {}{more}; to ask for one: --allow-host {first}", told.join(", ")))
 }
 
 fn kept_notes(kept: &Kept, ended: &Ended) -> Vec<String> {
