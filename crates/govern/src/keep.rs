@@ -1,12 +1,13 @@
 //! What becomes of a run's writes: kept as a diff, brought into the workspace, or dropped.
 
-use std::fs::File;
+use std::fs;
 use std::io;
-use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, CWD, Mode as FileMode, OFlags, ResolveFlags, access, fstat, openat2};
 use thiserror::Error;
 use warrant_protocol::{Digest, Timestamp};
 use warrant_runner::run::Ended;
@@ -19,6 +20,9 @@ use crate::desk::Desk;
 
 /// How many changes of a workspace can be undone, one after the other; an agent makes thousands.
 pub const KEPT_CHANGES: usize = 100;
+
+/// How often it is planned what is kept, while somebody changes the same files.
+const TRIES: usize = 3;
 
 /// Where writes to the workspace go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +64,9 @@ pub enum Kept {
 /// Why writes could not be kept; the workspace is as it was.
 #[derive(Debug, Error)]
 pub enum KeepError {
+    /// It is not where it was.
+    #[error("{0} is not the directory any more in which the run began")]
+    Moved(PathBuf),
     /// The workspace cannot be opened.
     #[error("the workspace cannot be opened")]
     Open(#[from] io::Error),
@@ -83,11 +90,38 @@ pub fn check(workspace: &Path, mode: Mode) -> io::Result<()> {
     }
 }
 
+/// The workspace as it was found before a run. What is kept goes into this very directory.
+#[derive(Debug)]
+pub struct Place {
+    path: PathBuf,
+    directory: OwnedFd,
+}
+
+impl Place {
+    /// Finds it.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn find(workspace: &Path) -> io::Result<Self> {
+        let path = fs::canonicalize(workspace)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let directory = openat2(CWD, &path, flags, FileMode::empty(), how)?;
+        Ok(Self { path, directory })
+    }
+
+    /// Whether it is still where it was.
+    fn is_there(&self) -> io::Result<bool> {
+        let (now, then) = (fs::symlink_metadata(&self.path)?, fstat(&self.directory)?);
+        Ok((now.dev(), now.ino()) == (then.st_dev, then.st_ino))
+    }
+}
+
 /// Decides and does what the mode says.
 ///
 /// # Errors
 /// [`KeepError`] when the writes could not be kept.
-pub fn after(desk: &Desk, workspace: &Path, mode: Mode, ended: &Ended) -> Result<Kept, KeepError> {
+pub fn after(desk: &Desk, place: &Place, mode: Mode, ended: &Ended) -> Result<Kept, KeepError> {
     let Some(upper) = &ended.upper else { return Ok(Kept::Nothing) };
     let keeps = match mode {
         Mode::Isolated => {
@@ -99,21 +133,35 @@ pub fn after(desk: &Desk, workspace: &Path, mode: Mode, ended: &Ended) -> Result
     if !keeps {
         return Ok(Kept::RolledBack);
     }
-    let root = File::open(workspace)?;
+    // SECURITY: a run in a directory above may have put a link here meanwhile, which would lead
+    // what this one wrote to anywhere.
+    if !place.is_there()? {
+        return Err(KeepError::Moved(place.path.clone()));
+    }
+    // Planned under the lock, so that what another run keeps at the same moment is a conflict of
+    // its paths and not of the whole.
+    let (journal, _) = open_journal(desk, &place.path)?;
     let options = ExportOptions {
         policy: &gate(desk),
         released: &[],
         started_at: Some(just_after(ended.began)),
         limits: TreeLimits::generous(),
     };
-    let plan = plan_export(root.as_fd(), upper.as_fd(), &options)?;
-    let (gated, conflicts) = (plan.gated.clone(), plan.conflicts.clone());
-    let mut left_out = plan.not_exported.clone();
-    let (journal, _) = open_journal(desk, workspace)?;
-    let exported = apply_export(plan, workspace, upper.as_fd(), &journal)?;
+    let (lower, upper) = (place.directory.as_fd(), upper.as_fd());
+    let mut tries = TRIES;
+    let (plan, exported) = loop {
+        let plan = plan_export(lower, upper, &options)?;
+        let told = (plan.gated.clone(), plan.conflicts.clone(), plan.not_exported.clone());
+        match apply_export(plan, lower, upper, &journal) {
+            // A person's hand in between: planned again, it is a conflict as any other.
+            Err(ExportError::Conflict(_)) if tries > 1 => tries -= 1,
+            exported => break (told, exported?),
+        }
+    };
     // SECURITY: what a program wrote into the workspace may be a secret it had, and is kept there
     // alone. Where that fails the change is made all the same.
     let _ = journal.tidy(KEPT_CHANGES);
+    let (gated, conflicts, mut left_out) = plan;
     left_out.extend(exported.left_out);
     let (paths, change) = (exported.paths, exported.change);
     Ok(Kept::Exported { paths, change, gated, conflicts, left_out })

@@ -21,7 +21,7 @@ use warrant_sandbox::{Backend, Cancel, Stdin};
 
 use crate::backends::{self, NoBackend};
 use crate::desk::{Desk, DeskError, Hands, Permit, principal, variables};
-use crate::keep::{self, KeepError, Kept, Mode};
+use crate::keep::{self, KeepError, Kept, Mode, Place};
 use crate::policy_files::policy_folder;
 use crate::providers::{self, NoProvider};
 use crate::{Ask, find_program, plain_request};
@@ -354,6 +354,7 @@ impl Workbench {
         let desk = self.desk()?;
         let ask = self.ask(&desk, errand)?;
         let _writing = (errand.writes == Writes::Kept).then(|| self.hold());
+        let place = Place::find(&self.workspace).map_err(DeskError::System)?;
         let run = match desk.permit(&ask)? {
             Permit::Granted(run) => run,
             other => return Ok(Step::NotRun(Box::new(other))),
@@ -371,11 +372,16 @@ impl Workbench {
             environment: &self.environment,
         };
         let ended = desk.perform(&run, &ask, &hands)?;
-        let kept = self.keep(&desk, errand, &ended)?;
+        let kept = self.keep(&desk, errand, (&place, &ended))?;
         Ok(Step::Ended { ended: Box::new(ended), kept })
     }
 
-    fn keep(&self, desk: &Desk, errand: &Errand, ended: &Ended) -> Result<Kept, WorkbenchError> {
+    fn keep(
+        &self,
+        desk: &Desk,
+        errand: &Errand,
+        (place, ended): (&Place, &Ended),
+    ) -> Result<Kept, WorkbenchError> {
         let mode = match errand.writes {
             Writes::Refused | Writes::AsDiff => Mode::Isolated,
             Writes::Kept => {
@@ -383,7 +389,7 @@ impl Workbench {
                 Mode::Rollback { keeps_failure }
             }
         };
-        keep::after(desk, &self.workspace, mode, ended)
+        keep::after(desk, place, mode, ended)
             .map_err(|cause| WorkbenchError::Keep { run: ended.run.clone(), cause })
     }
 }

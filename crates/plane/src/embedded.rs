@@ -59,7 +59,7 @@ pub enum EmbeddedError {
     #[error("the home directory cannot be used")]
     File(#[from] io::Error),
     /// The disk of the home has no room for the record of a run.
-    #[error("the disk of {path} is full, so no run could be recorded and nothing runs")]
+    #[error("the disk is full where {path} lies, so no run could be recorded and nothing runs")]
     NoRoom {
         /// The directory of the store.
         path: PathBuf,

@@ -8,7 +8,6 @@ mod judge;
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::time::SystemTime;
 
 use thiserror::Error;
@@ -157,11 +156,11 @@ pub struct Exported {
 /// [`ExportError`]; nothing happened, or the next [`Journal::open`] ends what is unfinished.
 pub fn apply_export(
     plan: ExportPlan,
-    workspace: &Path,
+    workspace: BorrowedFd<'_>,
     upper: BorrowedFd<'_>,
     journal: &Journal,
 ) -> Result<Exported, ExportError> {
-    let lower = Root::open(workspace).map_err(ExportError::Open)?;
+    let lower = Root::duplicate(workspace).map_err(ExportError::Open)?;
     let upper = Root::duplicate(upper).map_err(ExportError::Open)?;
     let owner = root_owner(&lower).map_err(ExportError::Open)?;
     let mut store = journal.prepare()?;

@@ -93,12 +93,13 @@ pub(crate) fn carry_out(
     arguments: &Exec,
 ) -> anyhow::Result<Exit> {
     let bells = terminal::Bells::take()?;
+    let place = keep::Place::find(&wish.ask.workspace).context("the workspace is gone")?;
     let run = match permitted(desk, &wish.ask, arguments)? {
         Ok(run) => run,
         Err(report) => return report.print(desk, arguments),
     };
     let ended = perform(desk, &wish.ask, backend, (&run, bells, arguments))?;
-    let kept = keep::after(desk, &wish.ask.workspace, wish.mode, &ended)
+    let kept = keep::after(desk, &place, wish.mode, &ended)
         .with_context(|| format!("{run} ran, but its writes could not be kept"))?;
     let exit =
         Report::ended(&ended, backend.isolation(), (&kept, arguments)).print(desk, arguments);

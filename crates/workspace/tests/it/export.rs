@@ -68,8 +68,8 @@ impl Overlay {
     }
 
     pub fn apply(&self, plan: ExportPlan) -> Result<(), ExportError> {
-        let (_, upper) = self.directories();
-        apply_export(plan, &self.fixture.repo(), upper.as_fd(), &self.journal()).map(drop)
+        let (lower, upper) = self.directories();
+        apply_export(plan, lower.as_fd(), upper.as_fd(), &self.journal()).map(drop)
     }
 
     pub fn journal(&self) -> Journal {
