@@ -172,3 +172,16 @@ fn wrong_use_of_an_exec_says_whose_code_it_is() {
     assert!(stderr(&refused).ends_with("exit code 2 is warrant's own\n"), "{}", stderr(&refused));
     assert!(machine.json(&["runs", "--json"])["runs"].as_array().unwrap().is_empty());
 }
+
+#[test]
+fn evidence_names_no_directory_that_the_run_does_not_touch() {
+    let machine = Machine::new();
+    // As an earlier run may have left it, named by a secret it had.
+    std::fs::create_dir_all(machine.work("inner/hunter2hunter2")).unwrap();
+    let output = machine.exec(&["--", "true"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let runs = machine.json(&["runs", "--json"]);
+    let bundle = machine.run(&["bundle", runs["runs"][0]["runId"].as_str().unwrap()]);
+    assert!(stdout(&bundle).contains("hiddenNames"), "{}", stderr(&bundle));
+    assert!(!stdout(&bundle).contains("hunter2hunter2"), "{}", stdout(&bundle));
+}

@@ -304,7 +304,8 @@ impl Lowered {
             },
             "mounts": mounts.map(describe).collect::<Vec<_>>(),
             "places": self.places.iter().map(|(_, inside)| shown(inside)).collect::<Vec<_>>(),
-            "hiddenNames": all_shown(self.masks.hidden_names()),
+            "hiddenNames": all_shown(self.masks.hidden_at_the_top()),
+            "hiddenBelow": self.masks.hidden_below(),
             "writable": all_shown(&self.layout.writable),
             "network": network,
             "listeners":
@@ -410,8 +411,8 @@ fn describe(mount: &PlannedMount) -> Value {
 }
 
 /// Returns paths as the plan has them.
-fn all_shown(paths: &[PathBuf]) -> Vec<String> {
-    paths.iter().map(|path| shown(path)).collect()
+fn all_shown<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Vec<String> {
+    paths.into_iter().map(|path| shown(path)).collect()
 }
 
 fn relative(path: &Path) -> io::Result<CString> {

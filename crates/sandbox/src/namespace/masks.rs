@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, statat,
 };
+use serde_json::{Value, json};
 use warrant_jail::Hidden;
+use warrant_protocol::Digest;
 
 use crate::WorkspaceAccess;
 use crate::namespace::glob::Glob;
@@ -38,9 +40,23 @@ const MOST_HIDING_DIRECTORIES: usize = 1000;
 const DEEPEST: usize = 200;
 
 impl Masks {
-    /// Returns the paths, from the workspace's root, that stay invisible if they appear later.
-    pub(crate) fn hidden_names(&self) -> &[PathBuf] {
-        &self.hidden_names
+    /// Returns the names in the workspace's root that stay invisible if they appear later.
+    pub(crate) fn hidden_at_the_top(&self) -> impl Iterator<Item = &PathBuf> {
+        self.hidden_names.iter().filter(|path| is_at_the_top(path))
+    }
+
+    /// Returns the same below it, as how many there are and one digest of them all.
+    ///
+    /// SECURITY: evidence goes to others, and an earlier run may have named a directory of the
+    /// workspace by a secret. So no directory is named that the run itself does not touch.
+    pub(crate) fn hidden_below(&self) -> Value {
+        let below: Vec<&[u8]> = self
+            .hidden_names
+            .iter()
+            .filter(|path| !is_at_the_top(path))
+            .map(|path| path.as_os_str().as_bytes())
+            .collect();
+        json!({ "count": below.len(), "digest": Digest::of(&below.join(&b'\0')) })
     }
 
     /// Returns the same for the jail, parents first.
@@ -52,6 +68,10 @@ impl Masks {
         let names = self.hidden_names.iter().map(|path| Ok(Hidden::Name(c_path(path)?)));
         directories.chain(names).collect()
     }
+}
+
+fn is_at_the_top(path: &Path) -> bool {
+    path.parent().is_none_or(|parent| parent.as_os_str().is_empty())
 }
 
 /// Searches the workspace, which is shown inside at `shown`.
