@@ -19,6 +19,8 @@ const WRONG: &[(&[&str], &str)] = &[
     (&["sandbox", "exec", "--allow-host", "a:99999", "--", "true"], "--allow-host"),
     (&["sandbox", "exec", "--secret", "bad name", "--", "true"], "--secret"),
     (&["sandbox", "exec", "--secret-file", "X=", "--", "true"], "--secret-file"),
+    (&["sandbox", "exec", "--secret", "T", "--env", "T=x", "--", "true"], "--env T"),
+    (&["sandbox", "exec", "--secret-file", "T=V", "--env", "V=x", "--", "true"], "--env V"),
     (&["sandbox", "exec", "--read", "/nonexistent", "--", "true"], "--read"),
     (&["sandbox", "exec", "--write", "/nonexistent", "--", "true"], "--write"),
     (&["sandbox", "exec", "--env", "FOO", "--", "true"], "--env"),

@@ -43,6 +43,8 @@ impl Wish {
         let secret_files = secret_files(&arguments.secret_files)?;
         let mut secret_names = secret_names(&arguments.secrets)?;
         secret_names.extend(secret_files.iter().map(|file| file.secret_name.clone()));
+        let env = env(&arguments.env)?;
+        check_secret_variables(&env, (&arguments.secrets, &secret_files))?;
         let execution = ExecutionSpec::Argv {
             command: program.clone(),
             args: args.to_vec(),
@@ -50,7 +52,7 @@ impl Wish {
             timeout_ms: arguments.timeout,
             env: Some(EnvSpec {
                 secrets: (!secret_files.is_empty()).then(|| secret_files.clone()),
-                ..env(&arguments.env)?
+                ..env
             }),
             log: None,
         };
@@ -198,6 +200,20 @@ fn env(given: &[String]) -> anyhow::Result<EnvSpec> {
         vars.insert(name.to_owned(), value.to_owned());
     }
     Ok(EnvSpec { inherit: None, secrets: None, vars: Some(vars), egress_proxy: None })
+}
+
+/// Refuses a variable that a secret has already: only one of the two could be meant.
+fn check_secret_variables(
+    env: &EnvSpec,
+    (secrets, files): (&[String], &[EnvSecret]),
+) -> anyhow::Result<()> {
+    let vars = env.vars.iter().flatten().map(|(name, _)| name);
+    let is_taken =
+        |name: &&String| secrets.contains(name) || files.iter().any(|file| file.env == **name);
+    match vars.into_iter().find(is_taken) {
+        Some(name) => bail!("--env {name}: a secret is given by that name"),
+        None => Ok(()),
+    }
 }
 
 fn file_grants(arguments: &Exec) -> anyhow::Result<Option<FileGrants>> {
