@@ -20,7 +20,7 @@ use warrant_plane::{Judgment, Reception, Submission, random};
 use warrant_protocol::{Decision, Digest, RunId};
 
 pub use self::intent::Intent;
-pub use self::place::{Place, is_below, place_of};
+pub use self::place::{Place, Veils, is_below, place_of};
 pub use self::quote::command_line;
 use crate::ask::Ask;
 use crate::desk::{Desk, DeskError, Permit};
@@ -114,6 +114,9 @@ pub enum DecideError {
     /// No clock.
     #[error("the system has no clock")]
     Clock(#[from] std::io::Error),
+    /// Nobody can say which files are secrets.
+    #[error("the workspace could not be searched for secrets")]
+    Look(#[source] std::io::Error),
     /// The command cannot be put into the sandbox.
     #[error("the command cannot be put into the sandbox")]
     Rewrite(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -261,7 +264,8 @@ fn judge_paths(
     let mut ask = (judges.ask)(&argv);
     let judgment = judges.desk.judge(&ask)?;
     let decision = judgment.summary.decision;
-    let reasons = objections(judges, &judgment, (paths, access));
+    let veils = Veils::find(judges.workspace, &judgment.masks).map_err(DecideError::Look)?;
+    let reasons = objections(judges, &veils, (paths, access));
     if decision != Decision::Deny && !reasons.is_empty() {
         let run = record_denial(judges.desk, &ask, reasons.clone())?;
         let reason = format!(
@@ -292,7 +296,7 @@ fn judge_paths(
 /// Returns what speaks against paths, whatever policy says of the call.
 fn objections(
     judges: &Judges<'_>,
-    judgment: &Judgment,
+    veils: &Veils,
     (paths, access): (&[PathBuf], Access),
 ) -> Vec<String> {
     let gate = gate(judges.desk);
@@ -300,7 +304,7 @@ fn objections(
     let told = |path: &PathBuf| {
         let place = match is_below(path, home) {
             true => Place::Masked,
-            false => place_of(path, judges.workspace, &judgment.masks, &gate),
+            false => place_of(path, judges.workspace, veils, &gate),
         };
         objection(path, &place, access)
     };

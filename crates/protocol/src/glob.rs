@@ -5,7 +5,11 @@
 //! a leading `#` never matches; dots are ordinary; case counts. Matching is bounded: a pattern
 //! that needs more steps than [`MAX_STEPS`] counts as matching nothing, and says so.
 
+mod mask;
+
 use thiserror::Error;
+
+pub use self::mask::Masks;
 
 /// How many steps one match may take; patterns arrive from outside.
 pub const MAX_STEPS: u32 = 200_000;

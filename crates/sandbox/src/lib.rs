@@ -34,7 +34,7 @@ pub use invocation::{
     Command, EnvValue, EnvVar, Files, Invocation, Network, Place, Shell, Stdin, TtySize,
     WorkspaceAccess,
 };
-pub use namespace::{Namespace, is_veiled};
+pub use namespace::{Namespace, veiled};
 pub use neighbors::Neighborhood;
 pub use port::{
     Backend, BoundaryError, COMPONENTS, Gate, NetworkDecision, Plan, REMOTE_COMPONENTS, Refusal,

@@ -3,7 +3,6 @@
 //! [`Namespace`] lowers an invocation to a [`warrant_jail::Spec`], launches the jail and watches
 //! it to the end of its whole tree. The steps of the jail itself are in `warrant-jail`.
 
-pub(crate) mod glob;
 mod identity;
 mod kept;
 mod layout;
@@ -47,9 +46,9 @@ use crate::{
     Plan, Refusal, RunReport, Sink, Stdin, Stream, WorkspaceAccess,
 };
 
-pub use glob::is_veiled;
 pub(crate) use kept::{Kept, Order, Starter};
 pub(crate) use lower::{c_path, environment, program};
+pub use masks::veiled;
 pub(crate) use posture::provider_version;
 pub use worker::{Worker, seal_worker, worker_control};
 

@@ -19,6 +19,7 @@ mod fleet;
 mod full;
 mod gaps;
 mod hook;
+mod hook_masks;
 mod keys;
 mod machine;
 mod mcp;

@@ -2,10 +2,11 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use warrant_protocol::glob::matches_pattern;
-use warrant_sandbox::is_veiled;
+use warrant_protocol::glob::Masks;
+use warrant_sandbox::veiled;
 use warrant_workspace::{GatePolicy, TreePath, Verdict, classify};
 
 /// Where a path lies.
@@ -21,12 +22,35 @@ pub enum Place {
     Outside,
 }
 
+/// What policy veils in a workspace, as programs in the sandbox find it.
+#[derive(Debug)]
+pub struct Veils {
+    masks: Masks,
+    /// What is there now, under every name it has.
+    found: Vec<PathBuf>,
+}
+
+impl Veils {
+    /// Looks through a workspace, as the sandbox does before every run.
+    ///
+    /// # Errors
+    /// The system's error when a part of it could not be looked at; no program would start there.
+    pub fn find(workspace: &Path, masks: &[String]) -> io::Result<Self> {
+        Ok(Self { masks: Masks::new(masks), found: veiled(workspace, masks)? })
+    }
+
+    fn cover(&self, below: &Path) -> bool {
+        self.masks.veil(&below.to_string_lossy())
+            || self.found.iter().any(|veiled| below.starts_with(veiled))
+    }
+}
+
 /// Returns where an absolute path lies; links are followed as the agent's own file tool would.
 ///
 /// Nothing is held between this look and the agent's: a program that swaps a link in between can
 /// change the answer. Shell commands have no such gap.
 #[must_use]
-pub fn place_of(path: &Path, workspace: &Path, masks: &[String], gate: &GatePolicy) -> Place {
+pub fn place_of(path: &Path, workspace: &Path, veils: &Veils, gate: &GatePolicy) -> Place {
     let Some(real) = real_path(path) else { return Place::Outside };
     let Ok(below) = real.strip_prefix(workspace) else { return Place::Outside };
     let Some(text) = below.to_str() else { return Place::Outside };
@@ -34,12 +58,8 @@ pub fn place_of(path: &Path, workspace: &Path, masks: &[String], gate: &GatePoli
         return Place::Inside;
     }
     let Ok(tree_path) = TreePath::new(text) else { return Place::Outside };
-    // SECURITY: a mask veils whatever lies in a directory that it names.
-    let is_inside_mask = below
-        .ancestors()
-        .filter_map(Path::to_str)
-        .any(|above| !above.is_empty() && is_masked(above, masks));
-    if is_inside_mask || is_veiled(text, masks) || is_masked(&name_of(path), masks) {
+    // SECURITY: a link whose own name is masked speaks of a secret wherever it leads.
+    if veils.cover(below) || path.strip_prefix(workspace).is_ok_and(|below| veils.cover(below)) {
         return Place::Masked;
     }
     match gate.judge(&tree_path, classify(&tree_path)) {
@@ -57,22 +77,6 @@ pub fn is_below(path: &Path, directory: &Path) -> bool {
     real_path(path).is_some_and(|real| real.starts_with(&directory))
 }
 
-fn name_of(path: &Path) -> String {
-    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
-/// A pattern with a slash speaks of the path, one without of the name; case does not count.
-fn is_masked(path: &str, masks: &[String]) -> bool {
-    let path = path.to_lowercase();
-    let name = path.rsplit('/').next().unwrap_or(&path);
-    masks.iter().any(|mask| {
-        let mask = mask.to_lowercase();
-        let subject = if mask.contains('/') { path.as_str() } else { name };
-        // Whatever is too complex to tell counts as masked.
-        matches_pattern(subject, &mask).unwrap_or(true)
-    })
-}
-
 /// Resolves what exists of a path and keeps the rest, which must name nothing but children.
 fn real_path(path: &Path) -> Option<PathBuf> {
     if !path.is_absolute() {
@@ -83,7 +87,7 @@ fn real_path(path: &Path) -> Option<PathBuf> {
     loop {
         match fs::symlink_metadata(&existing) {
             Ok(_) => break,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) => return None,
         }
         match existing.components().next_back()? {
@@ -118,8 +122,15 @@ mod tests {
         symlink(root.join("nowhere"), workspace.join("dangling")).unwrap();
         symlink("src", workspace.join("near")).unwrap();
         let gate = GatePolicy::advised();
-        let masks =
-            [".env", "*.pem", "secret/*", ".ssh", "/top.key", "private/"].map(str::to_owned);
+        let masks = [".env", "*.{pem,p12}", "secret/*", ".ssh", "/top.key", "private/", "[Kk]eys"];
+        let masks = masks.map(str::to_owned);
+        fs::write(workspace.join("real"), "x").unwrap();
+        fs::write(workspace.join("a.pem"), "x").unwrap();
+        fs::hard_link(workspace.join("a.pem"), workspace.join("plain")).unwrap();
+        symlink("real", workspace.join(".env")).unwrap();
+        fs::create_dir(workspace.join("vault")).unwrap();
+        symlink("vault", workspace.join("keys")).unwrap();
+        let veils = Veils::find(&workspace, &masks).unwrap();
         for (path, expected) in [
             ("work/file", Place::Inside),
             ("work/new/deep/file", Place::Inside),
@@ -137,6 +148,12 @@ mod tests {
             ("work/.env", Place::Masked),
             ("work/src/.ENV", Place::Masked),
             ("work/src/a.pem", Place::Masked),
+            ("work/src/a.P12", Place::Masked),
+            ("work/plain", Place::Masked),
+            ("work/real", Place::Masked),
+            ("work/keys/new", Place::Masked),
+            ("work/vault/new", Place::Masked),
+            ("work/near/../keys/new", Place::Masked),
             ("work/secret/x", Place::Masked),
             ("work/.ssh/id", Place::Masked),
             ("work/src/.ssh/deep/id", Place::Masked),
@@ -147,8 +164,8 @@ mod tests {
             ("work/.mcp.json", Place::Later),
             ("work/package.json", Place::Inside),
         ] {
-            assert_eq!(place_of(&root.join(path), &workspace, &masks, &gate), expected, "{path}");
+            assert_eq!(place_of(&root.join(path), &workspace, &veils, &gate), expected, "{path}");
         }
-        assert_eq!(place_of(Path::new("file"), &workspace, &masks, &gate), Place::Outside);
+        assert_eq!(place_of(Path::new("file"), &workspace, &veils, &gate), Place::Outside);
     }
 }

@@ -13,7 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use warrant_plane::doors::{Entry, EntryKind, FileAnswer, FileCall, FileFault};
-use warrant_protocol::glob::matches_pattern;
+use warrant_protocol::glob::Masks;
 
 /// Larger files do not travel through a door.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
@@ -171,12 +171,7 @@ impl Spot {
 
     /// What policy masks cannot be read through this way either.
     fn check_masks(&self, masks: &[String]) -> Result<(), Fault> {
-        let path = self.below.to_string_lossy().to_lowercase();
-        let is_masked = |mask: &String| {
-            // A pattern that is too complex to be told counts as matching.
-            matches_pattern(&path, &mask.to_lowercase()).unwrap_or(true)
-        };
-        if masks.iter().any(is_masked) {
+        if Masks::new(masks).veil(&self.below.to_string_lossy()) {
             let message = format!("path '{}' is masked by policy", self.inside);
             return Err((FileFault::Forbidden, message));
         }

@@ -17,10 +17,9 @@ use rustix::fs::{
 };
 use serde_json::{Value, json};
 use warrant_jail::Hidden;
-use warrant_protocol::Digest;
+use warrant_protocol::{Digest, glob};
 
 use crate::WorkspaceAccess;
-use crate::namespace::glob::Glob;
 use crate::namespace::layout::{MountKind, PlannedMount};
 use crate::namespace::lower::c_path;
 use crate::namespace::resolve::Resolved;
@@ -86,25 +85,21 @@ pub(crate) fn find(
     if patterns.is_empty() {
         return Ok(Masks::default());
     }
-    let globs: Vec<Glob> = patterns.iter().map(|pattern| Glob::new(pattern)).collect();
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = openat(CWD, &workspace.path, flags, Mode::empty())?;
-    let stat = fstat(&root)?;
-    if (stat.st_dev, stat.st_ino) != workspace.identity {
-        return Err(io::Error::other("the workspace was replaced meanwhile"));
-    }
-    let mut search = Search {
-        globs,
-        root,
-        veils: BTreeMap::new(),
-        aliased: HashSet::new(),
-        directories: Vec::new(),
-    };
-    search.walk(Search::look)?;
-    if !search.aliased.is_empty() {
-        search.walk(Search::look_for_alias)?;
-    }
+    let search = Search::of(workspace, patterns)?;
     Ok(search.finish((&workspace.path, shown), access))
+}
+
+/// Returns the files and directories below a workspace that masks veil there, under every name
+/// they have, by the paths below it.
+///
+/// # Errors
+/// The system's error when a part of the workspace could not be looked at.
+pub fn veiled(workspace: &Path, patterns: &[String]) -> io::Result<Vec<PathBuf>> {
+    if patterns.is_empty() {
+        return Ok(Vec::new());
+    }
+    let search = Search::of(&Resolved::new(workspace)?, patterns)?;
+    Ok(search.veils.into_keys().collect())
 }
 
 /// Returns an error with the path it is about.
@@ -113,7 +108,7 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
 }
 
 struct Search {
-    globs: Vec<Glob>,
+    masks: glob::Masks,
     root: OwnedFd,
     /// Paths below the workspace and whether each is a directory.
     veils: BTreeMap<PathBuf, bool>,
@@ -133,6 +128,28 @@ struct Found<'a> {
 }
 
 impl Search {
+    /// Looks at everything in the workspace.
+    fn of(workspace: &Resolved, patterns: &[String]) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = openat(CWD, &workspace.path, flags, Mode::empty())?;
+        let stat = fstat(&root)?;
+        if (stat.st_dev, stat.st_ino) != workspace.identity {
+            return Err(io::Error::other("the workspace was replaced meanwhile"));
+        }
+        let mut search = Self {
+            masks: glob::Masks::new(patterns),
+            root,
+            veils: BTreeMap::new(),
+            aliased: HashSet::new(),
+            directories: Vec::new(),
+        };
+        search.walk(Self::look)?;
+        if !search.aliased.is_empty() {
+            search.walk(Self::look_for_alias)?;
+        }
+        Ok(search)
+    }
+
     /// Walks the workspace breadth first and shows every entry to `look`, which says whether to
     /// go into it.
     fn walk(&mut self, look: fn(&mut Self, &Found<'_>) -> io::Result<bool>) -> io::Result<()> {
@@ -192,7 +209,7 @@ impl Search {
 
     fn look(&mut self, found: &Found<'_>) -> io::Result<bool> {
         let text = found.path.to_string_lossy();
-        if !self.globs.iter().any(|glob| glob.matches(&text)) {
+        if !self.masks.match_path(&text) {
             return Ok(true);
         }
         match found.kind {
@@ -258,7 +275,7 @@ impl Search {
             mounts.push(PlannedMount { target, kind });
         }
         let mut masks = Masks { mounts, ..Masks::default() };
-        let literals: Vec<String> = self.globs.iter().filter_map(Glob::literal_name).collect();
+        let literals: Vec<&str> = self.masks.literal_names().collect();
         if access == WorkspaceAccess::Overlay && !literals.is_empty() {
             let directories = self.directories.into_iter().take(MOST_HIDING_DIRECTORIES);
             for (directory, mode) in directories {

@@ -15,9 +15,9 @@ use rustix::fs::{
     statat, symlinkat,
 };
 use warrant_protocol::Digest;
+use warrant_protocol::glob::Masks;
 
 use super::archive::{Entry, Node};
-use crate::namespace::glob::Glob;
 
 /// The most that is sent or taken back.
 pub(crate) const MOST_BYTES: u64 = 512 << 20;
@@ -54,9 +54,13 @@ impl Mark {
 /// Reads a workspace; files under a mask become empty and unreadable.
 pub(crate) fn collect(workspace: &Path, masks: &[String]) -> io::Result<(Vec<Entry>, Staged)> {
     let root = open(workspace, directory_flags(), Mode::empty())?;
-    let globs = masks.iter().map(|mask| Glob::new(mask)).collect();
-    let mut reader =
-        Reader { globs, entries: Vec::new(), masked: Vec::new(), bytes: 0, secrets: Vec::new() };
+    let mut reader = Reader {
+        masks: Masks::new(masks),
+        entries: Vec::new(),
+        masked: Vec::new(),
+        bytes: 0,
+        secrets: Vec::new(),
+    };
     reader.folder(&root, Vec::new(), 0)?;
     reader.veil_aliases();
     let sent = reader.entries.iter();
@@ -69,7 +73,7 @@ pub(crate) fn collect(workspace: &Path, masks: &[String]) -> io::Result<(Vec<Ent
 type Inode = (u64, u64);
 
 struct Reader {
-    globs: Vec<Glob>,
+    masks: Masks,
     entries: Vec<(Entry, Option<Inode>)>,
     masked: Vec<Vec<u8>>,
     bytes: u64,
@@ -110,7 +114,7 @@ impl Reader {
         let stat = statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let mode = stat.st_mode & 0o777;
         let text = String::from_utf8_lossy(&path).into_owned();
-        let is_masked = self.globs.iter().any(|glob| glob.matches(&text));
+        let is_masked = self.masks.match_path(&text);
         match FileType::from_raw_mode(stat.st_mode) {
             // A masked directory is sent without what it holds, a masked link as an empty file.
             FileType::Directory => {
