@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use warrant_govern::{Ask, Desk, Hands, Permit, backends, keep, variables};
+use warrant_govern::keep::{self, Kept};
+use warrant_govern::{Ask, Desk, Hands, Permit, backends, variables};
 use warrant_protocol::RunId;
 use warrant_runner::run::{Ended, Observer};
 use warrant_sandbox::{Backend, Stdin, Stream};
-use warrant_workspace::Step;
+use warrant_workspace::{ChangeId, Step};
 
 use crate::args::Exec;
 use crate::exit::{Exit, Misuse};
@@ -26,15 +27,55 @@ mod terminal;
 use report::Report;
 use request::Wish;
 
+/// What an exec leaves behind for whoever looks back at it.
+#[derive(Default)]
+pub(crate) struct Trace {
+    /// The run it became, once there is one.
+    pub(crate) run: Option<RunId>,
+    /// What it changed in the workspace.
+    pub(crate) change: Option<ChangeId>,
+    ended: Option<Ended>,
+}
+
+/// What an exec holds until its end.
+struct Held {
+    desk: Desk,
+    wish: Wish,
+    backends: Vec<Arc<dyn Backend>>,
+}
+
 /// Runs one program under a contract. Where that fails, it is told that the exit code is ours.
 pub(crate) fn run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit> {
-    try_run(home, arguments).or_else(|error| {
+    let mut trace = Trace::default();
+    let (exit, held) = run_or_tell(home, arguments, &mut trace);
+    if let Some(Held { desk, wish, backends }) = held {
+        desk.leave();
+        // The process ends here; the kernel takes what it held apart faster.
+        std::mem::forget((wish, backends));
+    }
+    std::mem::forget(trace);
+    Ok(exit)
+}
+
+/// Does the same in a process that goes on: nothing of it stays open.
+pub(crate) fn run_in_session(home: Option<&Path>, arguments: &Exec) -> (Exit, Trace) {
+    let mut trace = Trace::default();
+    let (exit, _held) = run_or_tell(home, arguments, &mut trace);
+    (exit, trace)
+}
+
+fn run_or_tell(home: Option<&Path>, arguments: &Exec, trace: &mut Trace) -> (Exit, Option<Held>) {
+    try_run(home, arguments, trace).unwrap_or_else(|error| {
         ui::error(&error);
-        Ok(report::failed(&error, Exit::of_error(&error), arguments.json))
+        (report::failed(&error, Exit::of_error(&error), arguments.json), None)
     })
 }
 
-fn try_run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit> {
+fn try_run(
+    home: Option<&Path>,
+    arguments: &Exec,
+    trace: &mut Trace,
+) -> anyhow::Result<(Exit, Option<Held>)> {
     // What only looks leaves nothing behind, not even a home.
     let passing = if arguments.dry_run { passing_home(home)? } else { None };
     let home = passing.as_ref().map_or(home, |directory| Some(directory.path()));
@@ -56,13 +97,10 @@ fn try_run(home: Option<&Path>, arguments: &Exec) -> anyhow::Result<Exit> {
     let wish = Wish::read(arguments, &desk, backend.isolation()).map_err(Misuse::of)?;
     check_ends(arguments).map_err(Misuse::of)?;
     if arguments.dry_run {
-        return plan::print(&desk, &wish, backend, arguments.json);
+        return Ok((plan::print(&desk, &wish, backend, arguments.json)?, None));
     }
-    let exit = carry_out(&desk, &wish, backend, arguments)?;
-    desk.leave();
-    // The process ends here; the kernel takes what it held apart faster.
-    std::mem::forget((wish, backends));
-    Ok(exit)
+    let exit = carry_out(&desk, &wish, backend, (arguments, trace))?;
+    Ok((exit, Some(Held { desk, wish, backends })))
 }
 
 /// Returns a home that is gone afterwards, where none is set up yet.
@@ -90,21 +128,28 @@ pub(crate) fn carry_out(
     desk: &Desk,
     wish: &Wish,
     backend: &dyn Backend,
-    arguments: &Exec,
+    (arguments, trace): (&Exec, &mut Trace),
 ) -> anyhow::Result<Exit> {
     let bells = terminal::Bells::take()?;
     let place = keep::Place::find(&wish.ask.workspace).context("the workspace is gone")?;
     let run = match permitted(desk, &wish.ask, arguments)? {
         Ok(run) => run,
-        Err(report) => return report.print(desk, arguments),
+        Err(report) => {
+            trace.run = Some(report.run().clone());
+            return report.print(desk, arguments);
+        }
     };
+    trace.run = Some(run.clone());
     let ended = perform(desk, &wish.ask, backend, (&run, bells, arguments))?;
     let kept = keep::after(desk, &place, wish.mode, &ended)
         .with_context(|| format!("{run} ran, but its writes could not be kept"))?;
-    let exit =
-        Report::ended(&ended, backend.isolation(), (&kept, arguments)).print(desk, arguments);
-    std::mem::forget(ended);
-    exit
+    trace.change = match &kept {
+        Kept::Exported { change, .. } => Some(*change),
+        Kept::Nothing | Kept::AsDiff(_) | Kept::RolledBack => None,
+    };
+    let report = Report::ended(&ended, backend.isolation(), (&kept, arguments));
+    trace.ended = Some(ended);
+    report.print(desk, arguments)
 }
 
 /// Returns the run that may start, or how it ended before it could.

@@ -211,13 +211,18 @@ pub(crate) fn undo(desk: &Desk, arguments: &Undo) -> anyhow::Result<Exit> {
         }
         Err(other) => return Err(other.into()),
     };
+    Ok(tell_undone(&undone, arguments.json))
+}
+
+/// Says what was put back.
+pub(crate) fn tell_undone(undone: &Undone, as_json_object: bool) -> Exit {
     let paths: Vec<String> = undone.paths.iter().map(ToString::to_string).collect();
-    if arguments.json {
+    if as_json_object {
         ui::json(&json!({"undone": undone.label, "paths": paths}));
     } else {
         ui::note(&format!("put back {} paths", paths.len()));
     }
-    Ok(Exit::Success)
+    Exit::Success
 }
 
 fn put_back(desk: &Desk, workspace: &Path, changed: Changed) -> Result<Undone, UndoError> {

@@ -6,23 +6,25 @@ use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use signal_hook::consts::SIGINT;
 use signal_hook::low_level::pipe;
+use warrant_govern::keep::{KEPT_CHANGES, open_journal};
 use warrant_govern::{Desk, script_shell};
-use warrant_plane::store::RunFilter;
+use warrant_protocol::RunId;
+use warrant_workspace::{ChangeId, Changed, TreePath, UndoError};
 
 use super::{exec, pulling, reading, verify};
-use crate::args::{Exec, Log, Shell, Undo, Verify};
+use crate::args::{Exec, Log, Shell, Verify};
 use crate::exit::{Exit, Misuse};
 use crate::ui;
 
 const HELP: &str = "\
 every line is one governed run; a line may be any shell script
   cd DIR    go below the workspace      undo      put back what the last line changed
-  diff      what the last run changed   receipt   what the last run did, verified
+  diff      what the last line changed  receipt   what the last line did, verified
   policy    what is allowed here        exit      leave (or end of file)";
 
 /// Reads lines until there are no more; the last line's exit code is ours.
@@ -31,7 +33,14 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Shell) -> anyhow::Result<Exit
         .with_context(|| format!("--workspace: nothing at {}", arguments.workspace.display()))
         .map_err(Misuse::of)?;
     std::env::set_current_dir(&workspace).context("the workspace cannot be entered")?;
-    let session = Session { home, arguments, workspace, is_person: io::stdin().is_terminal() };
+    let mut session = Session {
+        home,
+        arguments,
+        workspace,
+        is_person: io::stdin().is_terminal(),
+        last: None,
+        kept: Vec::new(),
+    };
     if session.is_person {
         ui::note(&format!(
             "governed session in {}; `help` says what there is",
@@ -107,6 +116,10 @@ struct Session<'a> {
     arguments: &'a Shell,
     workspace: PathBuf,
     is_person: bool,
+    /// The run of the last line that was one. Other processes of the same home run meanwhile.
+    last: Option<RunId>,
+    /// What lines of this session changed, as far as it is not undone.
+    kept: Vec<ChangeId>,
 }
 
 impl Session<'_> {
@@ -120,7 +133,7 @@ impl Session<'_> {
     }
 
     /// Carries out one line; nothing means the end.
-    fn line(&self, line: &str) -> anyhow::Result<Option<Exit>> {
+    fn line(&mut self, line: &str) -> anyhow::Result<Option<Exit>> {
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         Ok(Some(match (word, rest.trim()) {
             ("", _) => Exit::Success,
@@ -132,20 +145,13 @@ impl Session<'_> {
             ("cd", directory) if !directory.contains([';', '&', '|', '$', '`', '\'', '"']) => {
                 self.change_directory(directory)?
             }
-            ("undo", "") => {
-                let workspace = self.workspace.clone();
-                let undo = Undo { workspace, force: false, json: self.arguments.json };
-                pulling::undo(&Desk::open(self.home)?, &undo)?
-            }
+            ("undo", "") => self.undo()?,
             ("diff", "") => {
-                let desk = Desk::open(self.home)?;
-                reading::diff(
-                    desk.plane().records(),
-                    &Log { run: self.last_run(&desk)?, json: self.arguments.json },
-                )?
+                let log = Log { run: self.last_run()?, json: self.arguments.json };
+                reading::diff(Desk::open(self.home)?.plane().records(), &log)?
             }
             ("receipt", "") => {
-                let run = self.last_run(&Desk::open(self.home)?)?;
+                let run = self.last_run()?;
                 let (trust, more_trust) = (Vec::new(), Vec::new());
                 let json = self.arguments.json;
                 let verify = Verify { subject: run.into(), trust, more_trust, json };
@@ -155,8 +161,45 @@ impl Session<'_> {
                 let show = crate::args::Policy::Show { json: self.arguments.json };
                 super::policy::run(&Desk::open(self.home)?, show)?
             }
-            _ => exec::run(self.home, &self.exec(line))?,
+            _ => self.run(line),
         }))
+    }
+
+    fn run(&mut self, line: &str) -> Exit {
+        let (exit, trace) = exec::run_in_session(self.home, &self.exec(line));
+        self.last = trace.run;
+        self.kept.extend(trace.change);
+        exit
+    }
+
+    /// Takes back what the last line of this session changed that changed something.
+    fn undo(&mut self) -> anyhow::Result<Exit> {
+        let desk = Desk::open(self.home)?;
+        let (journal, _) = open_journal(&desk, &self.workspace)?;
+        let names = |paths: &[TreePath]| -> String {
+            let names: Vec<String> =
+                paths.iter().map(|path| ui::printable(&path.to_string())).collect();
+            names.join(", ")
+        };
+        match journal.undo_of(&self.workspace, &self.kept, Changed::Refuse) {
+            Ok((change, undone)) => {
+                // It is undone, whether or not its record gets smaller.
+                let _ = journal.tidy(KEPT_CHANGES);
+                self.kept.retain(|kept| *kept != change);
+                Ok(pulling::tell_undone(&undone, self.arguments.json))
+            }
+            Err(UndoError::Nothing) => bail!("no line of this session left a change to undo"),
+            Err(UndoError::Changed { paths, .. }) => bail!(
+                "these files changed since, and undo would lose that (warrant undo --force does \
+                 it): {}",
+                names(&paths)
+            ),
+            Err(UndoError::Theirs { paths, .. }) => bail!(
+                "these files were changed since by others; warrant undo takes that back first: {}",
+                names(&paths)
+            ),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn exec(&self, line: &str) -> Exec {
@@ -182,16 +225,15 @@ impl Session<'_> {
         let real = std::fs::canonicalize(wanted)
             .with_context(|| format!("no directory {}", wanted.display()))?;
         if !real.starts_with(&self.workspace) {
-            anyhow::bail!("{} lies outside the workspace", real.display());
+            bail!("{} lies outside the workspace", real.display());
         }
         std::env::set_current_dir(&real)
             .with_context(|| format!("{} cannot be entered", real.display()))?;
         Ok(Exit::Success)
     }
 
-    fn last_run(&self, desk: &Desk) -> anyhow::Result<String> {
-        let filter = RunFilter { state: None, before: None, limit: Some(1) };
-        let page = desk.plane().store().list(&filter)?;
-        Ok(page.runs.first().context("nothing ran yet")?.id.to_string())
+    fn last_run(&self) -> anyhow::Result<String> {
+        let last = self.last.as_ref();
+        Ok(last.context("the last line of this session left no run")?.to_string())
     }
 }

@@ -1,7 +1,7 @@
 //! `warrant shell`: every line is one governed run.
 
-use std::io::{Read as _, Write as _};
-use std::process::{Command, Output, Stdio};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 use crate::machine::Machine;
 use crate::{stderr, stdout, warrant};
@@ -34,6 +34,113 @@ fn lines_are_governed_and_denials_explained_while_they_happen() {
     assert_eq!(std::fs::read_to_string(machine.work("a.txt")).unwrap(), "a\n", "undone");
     assert!(err.matches("warrant: namespace").count() >= 6, "every line has a receipt: {err}");
     assert_eq!(output.status.code(), Some(7), "the last line's code is the shell's");
+}
+
+/// A session whose lines are given one after the other.
+struct Lines {
+    child: Child,
+    told: BufReader<ChildStderr>,
+}
+
+impl Lines {
+    fn begin(machine: &Machine) -> Self {
+        let mut child = warrant()
+            .arg("shell")
+            .env("WARRANT_HOME", machine.home())
+            .current_dir(machine.work(""))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let told = BufReader::new(child.stderr.take().unwrap());
+        Self { child, told }
+    }
+
+    /// Gives a line, and looks for some words in what is told of it.
+    #[track_caller]
+    fn line(&mut self, line: &str, words: &str) {
+        let stdin = self.child.stdin.as_mut().unwrap();
+        // The help is told when the line is done, whatever became of it.
+        stdin.write_all(format!("{line}\nhelp\n").as_bytes()).unwrap();
+        let mut told = String::new();
+        while !told.contains("exit      leave") {
+            assert!(self.told.read_line(&mut told).unwrap() > 0, "it ended: {told}");
+        }
+        assert!(told.contains(words), "{line}: {told}");
+    }
+
+    fn end(mut self) -> String {
+        drop(self.child.stdin.take());
+        let mut out = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        self.child.wait().unwrap();
+        out
+    }
+}
+
+#[test]
+fn diff_receipt_and_undo_mean_this_sessions_last_line() {
+    let machine = Machine::new();
+    let other = |script: &str| {
+        let ran = machine.exec(&["--mode", "workspace-rollback", "--", "sh", "-c", script]);
+        assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
+    };
+    other("echo other > before.txt");
+    let mut lines = Lines::begin(&machine);
+    for word in ["diff", "receipt"] {
+        lines.line(word, "the last line of this session left no run");
+    }
+    lines.line("undo", "no line of this session left a change to undo");
+    lines.line("echo mine > mine.txt", "warrant undo");
+    other("echo other > after.txt");
+    lines.line("undo", "put back 1 paths");
+    assert!(!machine.work("mine.txt").exists(), "this session's change is taken back");
+    assert!(machine.work("before.txt").exists() && machine.work("after.txt").exists());
+    lines.line("undo", "no line of this session left a change to undo");
+    lines.line("echo mine > mine.txt", "warrant undo");
+    other("echo other > after.txt");
+    // The line that ends the session tells that diff and receipt were answered before.
+    let stdin = lines.child.stdin.as_mut().unwrap();
+    stdin.write_all(b"diff\nreceipt\n").unwrap();
+    let out = lines.end();
+    assert!(out.contains("+mine") && !out.contains("other"), "{out}");
+}
+
+#[test]
+fn undo_in_a_session_takes_back_nothing_that_others_did_to_the_same_files() {
+    let machine = Machine::new();
+    let mut lines = Lines::begin(&machine);
+    lines.line("echo same > a.txt", "warrant undo");
+    for script in ["echo other > a.txt", "echo same > a.txt"] {
+        let ran = machine.exec(&["--mode", "workspace-rollback", "--", "sh", "-c", script]);
+        assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
+    }
+    lines.line("undo", "changed since by others");
+    assert_eq!(std::fs::read_to_string(machine.work("a.txt")).unwrap(), "same\n");
+    for _ in 0..2 {
+        assert_eq!(machine.run(&["undo"]).status.code(), Some(0));
+    }
+    lines.line("undo", "put back 1 paths");
+    assert_eq!(std::fs::read_to_string(machine.work("a.txt")).unwrap(), "a\n");
+    lines.end();
+}
+
+#[test]
+fn a_long_session_holds_nothing_of_its_earlier_lines() {
+    let machine = Machine::new();
+    let mut lines = Lines::begin(&machine);
+    let held = |lines: &Lines| {
+        std::fs::read_dir(format!("/proc/{}/fd", lines.child.id())).unwrap().count()
+    };
+    let mut line = || {
+        lines.line("true", "warrant: namespace");
+        held(&lines)
+    };
+    let first = line();
+    let last = (0..5).map(|_| line()).last().unwrap();
+    assert!(last <= first, "{first} descriptors after one line, {last} after six");
+    lines.end();
 }
 
 #[test]

@@ -90,20 +90,11 @@ impl Server {
             Err(error) => return Answer::broken(&chain(&error)),
         };
         let mut done = self.done();
-        let last = match journal.last_kept() {
-            Ok(last) => last.filter(|last| done.kept.contains(last)),
-            Err(error) => return Answer::broken(&chain(&error)),
-        };
-        // SECURITY: what somebody else kept is not this client's to take back, not even when it
-        // touches the same files.
-        let Some(last) = last else {
-            return refused("there is no change of this session to undo");
-        };
-        match journal.undo(workspace, changed) {
-            Ok(undone) => {
+        match journal.undo_of(workspace, &done.kept, changed) {
+            Ok((change, undone)) => {
                 // It is undone, whether or not its record gets smaller.
                 let _ = journal.tidy(KEPT_CHANGES);
-                done.kept.retain(|change| *change != last);
+                done.kept.retain(|kept| *kept != change);
                 let paths = names(&undone.paths);
                 let left = names(&undone.left);
                 let facts = facts(json!({"status": "undone", "paths": paths, "left": left}));
@@ -113,7 +104,11 @@ impl Server {
                 "these files changed since, and undo would lose that (`force` does it): {}",
                 names(&paths).join(", ")
             )),
-            Err(UndoError::Nothing) => refused("there is no change to undo"),
+            Err(UndoError::Theirs { paths, .. }) => refused(&format!(
+                "somebody else's run changed these files since, and that is not yours to undo: {}",
+                names(&paths).join(", ")
+            )),
+            Err(UndoError::Nothing) => refused("there is no change of this session to undo"),
             Err(error) => Answer::broken(&chain(&error)),
         }
     }

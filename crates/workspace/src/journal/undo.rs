@@ -1,5 +1,6 @@
 //! Undoes the last kept change, unless somebody worked on its files since.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,8 +9,8 @@ use thiserror::Error;
 use super::state::Side;
 use super::store::look;
 use super::{
-    ChangeId, Journal, JournalError, PathState, Row, Status, change_at, drive, io_at, obstacle,
-    read_record, remove_durably, set_status, status_of,
+    ChangeId, Journal, JournalError, PathState, Record, Row, Status, change_at, drive, io_at,
+    obstacle, read_record, remove_durably, set_status, status_of,
 };
 use crate::root::Root;
 use crate::{TreePath, WalkError};
@@ -37,6 +38,14 @@ pub enum UndoError {
         /// All of them.
         paths: Vec<TreePath>,
     },
+    /// Somebody else's change, kept since, has files of it; whoever made that takes it back first.
+    #[error("{} files were changed since by others, the first is {first}", paths.len())]
+    Theirs {
+        /// The first of them.
+        first: TreePath,
+        /// All of them.
+        paths: Vec<TreePath>,
+    },
     /// The journal or a file failed.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -54,14 +63,6 @@ pub struct Undone {
 }
 
 impl Journal {
-    /// Returns the last kept change, which is the one that [`Journal::undo`] takes back.
-    ///
-    /// # Errors
-    /// [`JournalError`] when the journal cannot be read.
-    pub fn last_kept(&self) -> Result<Option<ChangeId>, JournalError> {
-        self.last_applied()?.map(|entry| change_at(&entry)).transpose()
-    }
-
     fn last_applied(&self) -> Result<Option<PathBuf>, JournalError> {
         for (_, path) in self.entries()?.into_iter().rev() {
             // A program that changed nothing left nothing to take back.
@@ -72,43 +73,86 @@ impl Journal {
         Ok(None)
     }
 
+    /// Puts back what the last of `ours` replaced, also where others kept changes of other files
+    /// since, and returns which it was.
+    ///
+    /// # Errors
+    /// [`UndoError`]; [`UndoError::Theirs`] whatever is to be overwritten.
+    pub fn undo_of(
+        &self,
+        workspace: &Path,
+        ours: &[ChangeId],
+        changed: Changed,
+    ) -> Result<(ChangeId, Undone), UndoError> {
+        let mut theirs = HashSet::new();
+        for (_, path) in self.entries()?.into_iter().rev() {
+            if status_of(&path)? != Some(Status::Applied) {
+                continue;
+            }
+            let (record, change) = (read_record(&path)?, change_at(&path)?);
+            if !ours.contains(&change) {
+                theirs.extend(record.rows.into_iter().map(|row| row.path));
+                continue;
+            }
+            if record.rows.is_empty() {
+                continue;
+            }
+            // SECURITY: what somebody else kept is not ours to take back, not even when it looks
+            // like what we kept.
+            let paths = record.rows.iter().map(|row| row.path.clone());
+            let paths: Vec<TreePath> = paths.filter(|path| theirs.contains(path)).collect();
+            if let Some(first) = paths.first() {
+                return Err(UndoError::Theirs { first: first.clone(), paths });
+            }
+            return Ok((change, put_back(&path, record, (workspace, changed))?));
+        }
+        Err(UndoError::Nothing)
+    }
+
     /// Puts back what the last kept change replaced.
     ///
     /// # Errors
     /// [`UndoError`]; when files changed since and were not to be overwritten, nothing happened.
     pub fn undo(&self, workspace: &Path, changed: Changed) -> Result<Undone, UndoError> {
         let entry = self.last_applied()?.ok_or(UndoError::Nothing)?;
-        let record = read_record(&entry)?;
-        let root = Root::open(workspace).map_err(io_at(workspace))?;
-        let mut touched = Vec::new();
-        for row in &record.rows {
-            let now = look(&root, &row.path).map_err(WalkError::at(Some(&row.path)));
-            let now = now.map_err(JournalError::Walk)?;
-            if !now.is_like(&row.after) && !now.is_like(&row.before) {
-                touched.push(row.path.clone());
-            }
-        }
-        if changed == Changed::Refuse
-            && let Some(first) = touched.first()
-        {
-            return Err(UndoError::Changed { first: first.clone(), paths: touched });
-        }
-        if let Some(path) = obstacle(&root, &record.rows, Side::Before)? {
-            return Err(JournalError::InTheWay(path).into());
-        }
-        set_status(&entry, Status::Undoing)?;
-        drive(&root, &entry, &record.rows, Side::Before)?;
-        set_status(&entry, Status::Undone)?;
-        let mut left = Vec::new();
-        for row in &record.rows {
-            let now = look(&root, &row.path).map_err(WalkError::at(Some(&row.path)));
-            if !now.map_err(JournalError::Walk)?.is_like(&row.before) {
-                left.push(row.path.clone());
-            }
-        }
-        let paths = record.rows.into_iter().map(|row| row.path).collect();
-        Ok(Undone { label: record.label, paths, left })
+        put_back(&entry, read_record(&entry)?, (workspace, changed))
     }
+}
+
+fn put_back(
+    entry: &Path,
+    record: Record,
+    (workspace, changed): (&Path, Changed),
+) -> Result<Undone, UndoError> {
+    let root = Root::open(workspace).map_err(io_at(workspace))?;
+    let mut touched = Vec::new();
+    for row in &record.rows {
+        let now = look(&root, &row.path).map_err(WalkError::at(Some(&row.path)));
+        let now = now.map_err(JournalError::Walk)?;
+        if !now.is_like(&row.after) && !now.is_like(&row.before) {
+            touched.push(row.path.clone());
+        }
+    }
+    if changed == Changed::Refuse
+        && let Some(first) = touched.first()
+    {
+        return Err(UndoError::Changed { first: first.clone(), paths: touched });
+    }
+    if let Some(path) = obstacle(&root, &record.rows, Side::Before)? {
+        return Err(JournalError::InTheWay(path).into());
+    }
+    set_status(entry, Status::Undoing)?;
+    drive(&root, entry, &record.rows, Side::Before)?;
+    set_status(entry, Status::Undone)?;
+    let mut left = Vec::new();
+    for row in &record.rows {
+        let now = look(&root, &row.path).map_err(WalkError::at(Some(&row.path)));
+        if !now.map_err(JournalError::Walk)?.is_like(&row.before) {
+            left.push(row.path.clone());
+        }
+    }
+    let paths = record.rows.into_iter().map(|row| row.path).collect();
+    Ok(Undone { label: record.label, paths, left })
 }
 
 /// Puts back what a change that was refused on its way had touched, and forgets it.

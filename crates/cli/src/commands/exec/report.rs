@@ -45,6 +45,11 @@ pub(crate) fn failed(error: &anyhow::Error, exit: Exit, as_json: bool) -> Exit {
 }
 
 impl Report {
+    /// Returns which run ended.
+    pub(crate) const fn run(&self) -> &RunId {
+        &self.run
+    }
+
     /// Policy said no.
     pub(crate) fn denied(run: &RunId, judgment: &Judgment) -> Self {
         let summary = &judgment.summary;
