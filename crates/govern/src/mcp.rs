@@ -13,9 +13,11 @@ pub mod http;
 mod members;
 mod review;
 mod running;
+mod secrets;
 mod tools;
 mod uses;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,7 +33,8 @@ use serde_json::Map;
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use warrant_protocol::RunId;
+use warrant_protocol::{RunId, SecretName};
+use warrant_runner::Redactor;
 use warrant_sandbox::Cancel;
 use warrant_workspace::ChangeId;
 
@@ -82,6 +85,8 @@ struct Done {
     last_run: Option<RunId>,
     /// What the calls of this session left in the workspace and was not taken back.
     kept: Vec<ChangeId>,
+    /// The secrets that its runs were given.
+    secrets: BTreeSet<SecretName>,
 }
 
 /// Why the door closed.
@@ -102,7 +107,14 @@ pub enum ServeError {
 struct Call {
     arguments: Arguments,
     cancel: Cancel,
-    capture: Arc<Mutex<Option<Arc<Capture>>>>,
+    capture: Arc<Mutex<Option<Watched>>>,
+}
+
+/// What is told of a program while it runs.
+#[derive(Clone)]
+struct Watched {
+    capture: Arc<Capture>,
+    redactor: Redactor,
 }
 
 impl Server {
@@ -168,7 +180,11 @@ impl Server {
             ToolName::RequestApproval => self.request_approval(call),
             ToolName::Receipt => self.receipt(call),
         };
-        answered.unwrap_or_else(|Misuse(sentence)| Answer::misuse(&sentence))
+        let answer = answered.unwrap_or_else(|Misuse(sentence)| Answer::misuse(&sentence));
+        match self.redactor() {
+            Ok(redactor) => answer.without(&redactor),
+            Err(withheld) => withheld,
+        }
     }
 
     fn done(&self) -> std::sync::MutexGuard<'_, Done> {
@@ -178,9 +194,9 @@ impl Server {
 
 impl Call {
     /// Lets progress be told from what is captured.
-    fn watch(&self, capture: &Arc<Capture>) {
+    fn watch(&self, capture: &Arc<Capture>, redactor: Redactor) {
         let mut watched = self.capture.lock().unwrap_or_else(PoisonError::into_inner);
-        *watched = Some(Arc::clone(capture));
+        *watched = Some(Watched { capture: Arc::clone(capture), redactor });
     }
 }
 
@@ -195,7 +211,7 @@ impl Drop for StopOnDrop {
 /// What a client was told of a running call.
 struct Told {
     seconds: f64,
-    capture: Arc<Mutex<Option<Arc<Capture>>>>,
+    capture: Arc<Mutex<Option<Watched>>>,
 }
 
 impl Told {
@@ -205,8 +221,9 @@ impl Told {
         let capture = self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let message = match capture {
             None => "waiting".to_owned(),
-            Some(capture) => {
-                let line = capture.last_line().map(|line| format!(": {}", said(&line)));
+            Some(Watched { capture, redactor }) => {
+                let line = capture.last_line().map(|line| redactor.redact_text(&line));
+                let line = line.map(|line| format!(": {}", said(&line)));
                 let line = line.unwrap_or_default();
                 format!("running, {} bytes of output{line}", capture.total())
             }

@@ -136,6 +136,12 @@ impl Ended {
         blocked.map(|access| access.host.as_str()).collect()
     }
 
+    /// Returns whether it was given secrets.
+    #[must_use]
+    pub const fn had_secrets(&self) -> bool {
+        !self.redactor.is_empty()
+    }
+
     /// Returns a path that it changed, for people: without the secrets it had.
     #[must_use]
     pub fn name_of(&self, path: &TreePath) -> String {

@@ -510,7 +510,7 @@ fn a_secret_can_be_a_file_that_only_the_session_has() {
     nothing_at_home_holds(&machine, value);
 }
 
-fn set_secret(machine: &Machine, name: &str, value: &str) {
+pub(crate) fn set_secret(machine: &Machine, name: &str, value: &str) {
     let mut set = warrant()
         .args(["secret", "set", name])
         .env("WARRANT_HOME", machine.home())
@@ -530,7 +530,7 @@ fn nothing_at_home_holds(machine: &Machine, value: &str) {
 }
 
 /// Puts a policy in force that releases one secret to this machine's pool.
-fn release(machine: &Machine, name: &str) {
+pub(crate) fn release(machine: &Machine, name: &str) {
     release_after(machine, name, serde_json::json!([]));
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn clients(name: &str) -> PathBuf {
 
 /// Has the SDK make these calls, one after the other.
 #[track_caller]
-fn drive(machine: &Machine, calls: &Value) -> Value {
+pub(crate) fn drive(machine: &Machine, calls: &Value) -> Value {
     drive_by(NEWEST, machine, calls)
 }
 

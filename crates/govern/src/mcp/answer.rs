@@ -4,9 +4,11 @@ use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
 use serde_json::{Map, Value, json};
 use warrant_plane::Judgment;
 use warrant_protocol::{RunId, Timestamp};
+use warrant_runner::Redactor;
 use warrant_runner::run::Ended;
 use warrant_workspace::{Gated, NotExported, TreePath, Verdict};
 
+use super::secrets::redacted;
 use crate::desk::{Desk, Permit};
 use crate::keep::Kept;
 
@@ -53,6 +55,15 @@ impl Answer {
         text.push_str(&format!("what is allowed: {}\n{NO_APPROVAL}\n", allowed.join("; ")));
         let facts = json!({"status": "denied", "reasons": [problem], "allowed": allowed});
         Self::bad(text, self::facts(facts))
+    }
+
+    /// Returns the answer without the values of secrets.
+    pub(crate) fn without(self, redactor: &Redactor) -> Self {
+        if redactor.is_empty() {
+            return self;
+        }
+        let facts = facts(redacted(Value::Object(self.facts), redactor));
+        Self { text: redactor.redact_text(&self.text), facts, is_error: self.is_error }
     }
 
     /// It did not run: policy said no, or people are asked first.

@@ -53,8 +53,16 @@ impl Server {
         call: &Call,
         capture: &Arc<Capture>,
     ) -> Result<Taken, Answer> {
-        call.watch(capture);
+        call.watch(capture, self.redactor()?);
         let step = self.bench.take(errand, &call.cancel, capture.as_ref());
+        let had_secrets = match &step {
+            Ok(Step::Ended { ended, .. }) => ended.had_secrets(),
+            Err(WorkbenchError::Keep { .. }) => true,
+            Ok(Step::NotRun(_)) | Err(_) => false,
+        };
+        if had_secrets {
+            self.given(&errand.secrets);
+        }
         match step {
             Ok(Step::Ended { ended, kept }) => {
                 let mut done = self.done();
@@ -97,7 +105,10 @@ impl Server {
             section("[standard error]\n", &stderr.text());
         }
         section("[warrant] ", &outcome_words(&ended.outcome));
-        if !is_the_programs(&ended.outcome) && !ended.message.is_empty() {
+        let is_silent = stdout.head.is_empty() && stderr.head.is_empty();
+        let may_be_missing =
+            is_silent && matches!(ended.outcome, Outcome::Exited { code: 126 | 127 });
+        if (!is_the_programs(&ended.outcome) || may_be_missing) && !ended.message.is_empty() {
             section("[warrant] ", &ended.message);
         }
         let blocked = ended.blocked_hosts();
