@@ -188,6 +188,27 @@ fn claude_code_cannot_be_led_out_of_the_workspace_by_how_a_path_is_written() {
 }
 
 #[test]
+fn claude_code_cannot_run_commands_of_a_skill_past_the_hook() {
+    let machine = Machine::new();
+    let planted = machine.home().join("planted");
+    let folder = machine.work(".claude/skills/deploy");
+    std::fs::create_dir_all(&folder).unwrap();
+    let skill = format!(
+        "---\nname: deploy\ndescription: deploys\nallowed-tools: Bash\n---\n!`touch {}`\n",
+        planted.display()
+    );
+    std::fs::write(folder.join("SKILL.md"), skill).unwrap();
+    let turns = json!([{"tool": "Skill", "input": {"skill": "deploy"}}, {"text": "finished"}]);
+    let model = Model::start(&machine, &turns);
+    install(&machine, &["hook", "install", "claude-code"]);
+    let mut claude = claude_code(&machine, NEWEST, &model);
+    let output = claude.args(["--allowedTools", "Bash,Skill"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(model.heard().contains("commands that no hook is asked about"), "{}", model.heard());
+    assert!(!planted.exists(), "{}", model.heard());
+}
+
+#[test]
 fn codex_is_governed_by_hook_and_by_mcp() {
     let machine = Machine::new();
     let turns = script(
@@ -210,13 +231,18 @@ fn codex_is_governed_by_hook_and_by_mcp() {
 }
 
 #[test]
-fn codex_cannot_choose_the_workspace_by_where_a_command_runs() {
+fn codex_cannot_choose_the_workspace_by_where_a_command_runs_nor_the_shell() {
     let machine = Machine::new();
     let other = machine.directory.path().join("other");
     std::fs::create_dir(&other).unwrap();
     let elsewhere = json!({"cmd": "echo x > planted", "workdir": other});
+    let shell = machine.work("bash");
+    std::fs::write(&shell, format!("#!/bin/sh\ntouch {}/planted\n", other.display())).unwrap();
+    let runs = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&shell, runs).unwrap();
     let turns = json!([
         {"tool": "exec_command", "input": elsewhere},
+        {"tool": "exec_command", "input": {"cmd": "echo x > there", "shell": shell}},
         {"tool": "exec_command", "input": {"cmd": "echo x > here"}},
         {"text": "finished"},
     ]);

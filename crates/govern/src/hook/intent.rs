@@ -25,16 +25,18 @@ pub enum Intent {
     Refused(String),
 }
 
-/// Tools that change nothing but the agent's own notes, or talk to the person.
-const HARMLESS: [&str; 20] = [
+/// Tools that change nothing but the agent's own notes, talk to the person, or have agents of the
+/// agent's own do things, whose calls come back to this hook one by one.
+const HARMLESS: [&str; 28] = [
+    // Claude Code
     "AskUserQuestion",
     "BashOutput",
     "EnterPlanMode",
     "ExitPlanMode",
     "KillBash",
     "KillShell",
-    "Skill",
-    "SlashCommand",
+    "ReportFindings",
+    "ScheduleWakeup",
     "StructuredOutput",
     "TaskCreate",
     "TaskGet",
@@ -45,8 +47,17 @@ const HARMLESS: [&str; 20] = [
     "TodoRead",
     "TodoWrite",
     "ToolSearch",
-    "update_plan",
+    // Codex
+    "close_agent",
+    "create_goal",
+    "get_goal",
     "request_user_input",
+    "resume_agent",
+    "send_input",
+    "spawn_agent",
+    "update_goal",
+    "update_plan",
+    "wait_agent",
 ];
 
 /// The names our own server's tools have in both agents.
@@ -56,6 +67,12 @@ impl Intent {
     /// Returns what a call wants.
     #[must_use]
     pub fn of(call: &ToolCall) -> Self {
+        if let Some(name) = call.unknown_member() {
+            return refused(
+                &call.tool,
+                &format!("its argument `{name}` is not known; leave it out"),
+            );
+        }
         match call.tool.as_str() {
             "Bash" => match call.text("command") {
                 Some(script) if !script.contains('\0') => Self::Script(script.to_owned()),
@@ -74,6 +91,22 @@ impl Intent {
             "WebFetch" => {
                 refused("WebFetch", "fetch it with a shell command, where policy allows the host")
             }
+            // SECURITY: the agent itself runs the commands written into a skill (!`…`), with words
+            // of the model in them, and calls no hook for them.
+            "Skill" | "SlashCommand" => refused(
+                &call.tool,
+                "it may hold shell commands that no hook is asked about; read its file (such as \
+                 .claude/skills/NAME/SKILL.md) and follow it with your other tools; the person can \
+                 let it pass with `warrant hook install … --unjudged`",
+            ),
+            "Monitor" => refused("Monitor", "run the command in the background of a shell command"),
+            "WebSearch" => refused("WebSearch", "it would send words to others; ask the person"),
+            "SendMessage" => {
+                refused("SendMessage", "it may reach an agent that is not governed; do it yourself")
+            }
+            "Workflow" => {
+                refused("Workflow", "its script would run outside the boundary; use Agent instead")
+            }
             name if HARMLESS.contains(&name) => Self::Harmless,
             name if name.starts_with(OURS) => Self::Governed,
             name => refused(
@@ -85,7 +118,51 @@ impl Intent {
     }
 }
 
+/// The arguments of tools that reach files or programs.
+const MEMBERS: [(&str, &[&str]); 12] = [
+    (
+        "Bash",
+        &["command", "description", "timeout", "run_in_background", "dangerouslyDisableSandbox"],
+    ),
+    ("Write", &["file_path", "content"]),
+    ("Edit", &["file_path", "old_string", "new_string", "replace_all"]),
+    ("MultiEdit", &["file_path", "edits"]),
+    ("NotebookEdit", &["notebook_path", "cell_id", "new_source", "cell_type", "edit_mode"]),
+    ("Read", &["file_path", "offset", "limit", "pages", "allow_large"]),
+    ("NotebookRead", &["notebook_path", "cell_id"]),
+    ("view_image", &["path", "detail"]),
+    ("Glob", &["pattern", "path"]),
+    ("LS", &["path", "ignore"]),
+    ("apply_patch", &["command", "input"]),
+    ("Agent", &AGENT_MEMBERS),
+];
+
+const AGENT_MEMBERS: [&str; 13] = [
+    "description",
+    "prompt",
+    "subagent_type",
+    "model",
+    "effort",
+    "run_in_background",
+    "isolation",
+    "name",
+    "cwd",
+    "resume",
+    "mode",
+    "max_turns",
+    "team_name",
+];
+
 impl ToolCall {
+    /// Returns an argument of a known tool that is not known.
+    // SECURITY: an argument may choose another file, shell or machine than the ones that are judged.
+    fn unknown_member(&self) -> Option<String> {
+        let tool = if self.tool == "Task" { "Agent" } else { &self.tool };
+        let (_, known) = MEMBERS.iter().find(|(name, _)| *name == tool)?;
+        let name = self.input.keys().find(|name| !known.contains(&name.as_str()))?;
+        Some(name.chars().filter(|c| !c.is_control()).take(80).collect())
+    }
+
     fn text(&self, name: &str) -> Option<&str> {
         self.input.get(name).and_then(|value| value.as_str()).filter(|text| !text.is_empty())
     }
@@ -229,7 +306,10 @@ mod tests {
         check("Glob", json!({"pattern": "*", "path": "/etc"}), Intent::Read(path("/etc")));
         check("TodoWrite", json!({}), Intent::Harmless);
         check("mcp__warrant__exec", json!({"command": "x"}), Intent::Governed);
-        for tool in ["Grep", "WebFetch", "WebSearch", "mcp__other__exec", "bash", "Monitor", ""] {
+        let unknown =
+            ["mcp__other__exec", "bash", "exec_command", "shell", "CronCreate", "LSP", ""];
+        let known = ["Grep", "WebFetch", "WebSearch", "Monitor", "SendMessage", "Workflow"];
+        for tool in unknown.into_iter().chain(known) {
             refused(tool, json!({"command": "ls", "path": "/w"}));
         }
         check("Agent", json!({"prompt": "x"}), Intent::Harmless);
@@ -238,6 +318,29 @@ mod tests {
         refused("Bash", json!({}));
         refused("Bash", json!({"command": ["ls"]}));
         refused("Write", json!({"content": "x"}));
+    }
+
+    #[test]
+    fn an_argument_that_is_not_known_cannot_choose_another_file_or_shell() {
+        for (tool, input) in [
+            ("Bash", json!({"command": "ls", "shellExecutable": "/w/sh"})),
+            ("Bash", json!({"command": "ls", "_simulatedSedEdit": {"filePath": "/etc/x"}})),
+            ("Read", json!({"file_path": "/w/a", "path": "/etc/passwd"})),
+            ("Agent", json!({"prompt": "x", "machine": "there"})),
+            ("Task", json!({"prompt": "x", "machine": "there"})),
+        ] {
+            refused(tool, input);
+        }
+        let all =
+            json!({"command": "ls", "timeout": 1, "run_in_background": true, "description": "x"});
+        check("Bash", all, Intent::Script("ls".to_owned()));
+    }
+
+    #[test]
+    fn a_skill_cannot_run_commands_that_no_hook_sees() {
+        for tool in ["Skill", "SlashCommand"] {
+            refused(tool, json!({"skill": "deploy", "args": "; id", "command": "/deploy ; id"}));
+        }
     }
 
     #[test]
