@@ -71,6 +71,7 @@ fn verdict(home: Option<&Path>, agent: Agent, arguments: &HookEvent) -> anyhow::
     }
     let call = ToolCall::read(&bytes)?;
     let workspace = workspace(agent, arguments, &call.cwd)?;
+    settings::refuse_own_program(&workspace)?;
     std::env::set_current_dir(&call.cwd)
         .with_context(|| format!("{} cannot be entered", call.cwd.display()))?;
     let all = backends::local();
@@ -204,7 +205,8 @@ fn install(
         },
     };
     let change = Change::plan(&file, Format::Json, |before| {
-        settings::with_json(before, |root| put_hook(root, agent, &line))
+        let path = ["hooks", "PreToolUse"];
+        settings::with_json(before, &path, |root| hooks_with(root, agent, &line))
     })?;
     let next = match agent {
         "codex" => {
@@ -216,23 +218,26 @@ fn install(
     settings::carry_out(&change, how, next)
 }
 
-/// Puts our entry in place of an older one of ours, and leaves everybody else's.
-fn put_hook(
-    root: &mut serde_json::Map<String, Value>,
+/// Returns the hooks before a tool call, with our entry in place of an older one of ours and
+/// everybody else's as they are.
+fn hooks_with(
+    root: &serde_json::Map<String, Value>,
     agent: &str,
     line: &str,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Value> {
     if root.get("disableAllHooks") == Some(&json!(true)) {
         bail!("its `disableAllHooks` is true, so no hook would be called");
     }
-    let hooks = settings::object_at(root, &["hooks"])?;
-    let groups = hooks.entry("PreToolUse").or_insert_with(|| json!([]));
-    let groups = groups.as_array_mut().context("its `PreToolUse` is no list")?;
+    let groups = root.get("hooks").and_then(|hooks| hooks.get("PreToolUse"));
+    let mut groups = match groups {
+        None => Vec::new(),
+        Some(groups) => groups.as_array().context("its `PreToolUse` is no list")?.clone(),
+    };
     let is_ours = |hook: &Value| {
         let command = hook.get("command").and_then(Value::as_str).unwrap_or_default();
         command == line || command.contains("warrant") && command.contains(&format!("hook {agent}"))
     };
-    for group in groups.iter_mut() {
+    for group in &mut groups {
         if let Some(hooks) = group.get_mut("hooks").and_then(Value::as_array_mut) {
             hooks.retain(|hook| !is_ours(hook));
         }
@@ -241,7 +246,7 @@ fn put_hook(
     groups.retain(|group| !is_empty(group));
     let hook = json!({"type": "command", "command": line, "timeout": AGENT_PATIENCE_S});
     groups.push(json!({"matcher": "*", "hooks": [hook]}));
-    Ok(())
+    Ok(Value::Array(groups))
 }
 
 #[cfg(test)]
@@ -251,9 +256,7 @@ mod tests {
     #[test]
     fn our_hook_replaces_itself_and_leaves_the_others() {
         let mut root = json!({
-            "model": "x",
             "hooks": {
-                "Stop": [{"hooks": [{"type": "command", "command": "beep"}]}],
                 "PreToolUse": [
                     {"matcher": "Bash", "hooks": [{"type": "command", "command": "log"}]},
                     {"matcher": "*", "hooks": [
@@ -262,32 +265,22 @@ mod tests {
                 ],
             },
         });
-        let root = root.as_object_mut().unwrap();
-        put_hook(root, "codex", "/new/warrant hook codex || exit 2").unwrap();
-        let once = root.clone();
-        put_hook(root, "codex", "/new/warrant hook codex || exit 2").unwrap();
-        assert_eq!(*root, once, "twice is the same as once");
-        let groups = root["hooks"]["PreToolUse"].as_array().unwrap();
-        assert_eq!(groups.len(), 2);
-        assert_eq!(groups[0]["hooks"][0]["command"], "log");
-        assert_eq!(groups[1]["hooks"][0]["command"], "/new/warrant hook codex || exit 2");
-        assert_eq!(root["hooks"]["Stop"][0]["hooks"][0]["command"], "beep");
-        assert_eq!(root["model"], "x");
-    }
-
-    #[test]
-    fn our_hook_replaces_itself_whatever_the_program_is_called() {
-        let mut root = serde_json::Map::new();
-        put_hook(&mut root, "codex", "/opt/w hook codex || exit 2").unwrap();
-        let once = root.clone();
-        put_hook(&mut root, "codex", "/opt/w hook codex || exit 2").unwrap();
-        assert_eq!(root, once);
+        for line in ["/new/warrant hook codex || exit 2", "/opt/w hook codex || exit 2"] {
+            let once = hooks_with(root.as_object().unwrap(), "codex", line).unwrap();
+            let groups = once.as_array().unwrap();
+            assert_eq!(groups.len(), 2);
+            assert_eq!(groups[0]["hooks"][0]["command"], "log");
+            assert_eq!(groups[1]["hooks"][0]["command"], line);
+            root["hooks"]["PreToolUse"] = once.clone();
+            let twice = hooks_with(root.as_object().unwrap(), "codex", line).unwrap();
+            assert_eq!(twice, once, "twice is the same as once");
+        }
     }
 
     #[test]
     fn a_hook_that_would_not_be_called_is_not_installed() {
-        let mut root = json!({"disableAllHooks": true});
-        let refusal = put_hook(root.as_object_mut().unwrap(), "claude-code", "x").unwrap_err();
+        let root = json!({"disableAllHooks": true});
+        let refusal = hooks_with(root.as_object().unwrap(), "claude-code", "x").unwrap_err();
         assert!(refusal.to_string().contains("disableAllHooks"), "{refusal}");
     }
 }

@@ -14,7 +14,7 @@ use warrant_govern::{Away, Workbench, WorkbenchOptions, agent_principal};
 
 use super::settings::{self, Change, Format};
 use crate::args::{Install, Mcp, McpCommand};
-use crate::exit::Exit;
+use crate::exit::{Exit, Misuse};
 
 /// Serves one client, or installs the server.
 pub(crate) fn run(home: Option<&Path>, arguments: &Mcp) -> anyhow::Result<Exit> {
@@ -29,6 +29,7 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Mcp) -> anyhow::Result<Exit> 
         principal: agent_principal("mcp"),
     };
     let bench = Arc::new(Workbench::open(options)?);
+    settings::refuse_own_program(bench.workspace()).map_err(Misuse::of)?;
     heed_stops(&bench)?;
     serve_stdio(bench)?;
     Ok(Exit::Success)
@@ -59,11 +60,8 @@ fn install(home: Option<&Path>, agent: &str, how: &Install) -> anyhow::Result<Ex
             settings::with_toml_table(before, "mcp_servers.warrant", &toml_lines(&warrant, &args))
         })?,
         _ => Change::plan(&json_file(agent, how)?, Format::Json, |before| {
-            settings::with_json(before, |root| {
-                let server = json!({"command": warrant, "args": args});
-                settings::object_at(root, &["mcpServers"])?.insert("warrant".to_owned(), server);
-                Ok(())
-            })
+            let server = json!({"command": warrant, "args": args});
+            settings::with_json(before, &["mcpServers", "warrant"], |_| Ok(server))
         })?,
     };
     let next = match agent {

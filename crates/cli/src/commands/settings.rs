@@ -1,12 +1,14 @@
 //! Settings files of other people's programs: the change is planned, shown, agreed to, and made in
 //! one step. A file that we cannot read as what it should be is left alone.
 
+mod json;
+
 use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use serde_json::{Map, Value, json};
 
 use crate::args::Install;
@@ -38,6 +40,10 @@ impl Change {
         // A link is followed once, here, so that the file it names is the one that is replaced.
         let path = match fs::canonicalize(path) {
             Ok(real) => real,
+            Err(_) if path.is_symlink() => {
+                let error = anyhow!("{} is a link that leads nowhere", path.display());
+                return Err(Misuse::of(error));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => std::path::absolute(path)?,
             Err(error) => return Err(error).with_context(|| cannot_read(path)),
         };
@@ -76,7 +82,8 @@ impl Change {
         [middle(&before, '-'), middle(&after, '+')].concat()
     }
 
-    /// Replaces the file in one step; its permissions stay, a new file is for its owner alone.
+    /// Replaces the file in one step; permissions and owner stay, a new file is for its owner alone.
+    // A file that nobody may write is somebody's wish, whatever its directory lets us do.
     fn write(&self) -> anyhow::Result<()> {
         let directory = self.path.parent().context("the file has no directory")?;
         fs::create_dir_all(directory)
@@ -85,10 +92,18 @@ impl Change {
         if now != self.before {
             bail!("{} changed meanwhile; try again", self.path.display());
         }
+        let metadata = fs::metadata(&self.path).ok();
+        if metadata.as_ref().is_some_and(|metadata| metadata.permissions().readonly()) {
+            bail!("{} is read-only", self.path.display());
+        }
         let written = (|| {
             let mut file = tempfile::NamedTempFile::new_in(directory)?;
             file.write_all(self.after.as_bytes())?;
-            if let Ok(metadata) = fs::metadata(&self.path) {
+            if let Some(metadata) = &metadata {
+                let mine = file.as_file().metadata()?;
+                if (metadata.uid(), metadata.gid()) != (mine.uid(), mine.gid()) {
+                    fchown(file.as_file(), Some(metadata.uid()), Some(metadata.gid()))?;
+                }
                 let mode = metadata.permissions().mode();
                 file.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
             }
@@ -145,7 +160,7 @@ pub(crate) fn carry_out(change: &Change, how: &Install, next: &str) -> anyhow::R
 
 fn agreed() -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
-        let error = anyhow::anyhow!("nobody can be asked here: use --yes, or --dry-run to look");
+        let error = anyhow!("nobody can be asked here: use --yes, or --dry-run to look");
         return Err(Misuse::of(error));
     }
     ui::prompt("write it? [y/N] ");
@@ -154,31 +169,17 @@ fn agreed() -> anyhow::Result<bool> {
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
-/// Changes JSON text; what does not read as an object is refused.
+/// Sets one member of JSON text to what `edit` makes of the whole, and leaves every other letter;
+/// what does not read as an object is refused.
 pub(crate) fn with_json(
     before: &str,
-    edit: impl FnOnce(&mut Map<String, Value>) -> anyhow::Result<()>,
-) -> anyhow::Result<String> {
-    let text = if before.trim().is_empty() { "{}" } else { before };
-    let value: Value = serde_json::from_str(text).context("it is no JSON we can read")?;
-    let Value::Object(mut root) = value else { bail!("it is no JSON object") };
-    edit(&mut root)?;
-    let mut after = serde_json::to_string_pretty(&Value::Object(root)).context("no JSON")?;
-    after.push('\n');
-    Ok(after)
-}
-
-/// Returns the object at a path of members, made where it is missing.
-pub(crate) fn object_at<'a>(
-    root: &'a mut Map<String, Value>,
     path: &[&str],
-) -> anyhow::Result<&'a mut Map<String, Value>> {
-    let mut here = root;
-    for name in path {
-        let next = here.entry((*name).to_owned()).or_insert_with(|| json!({}));
-        here = next.as_object_mut().with_context(|| format!("its `{name}` is no object"))?;
-    }
-    Ok(here)
+    edit: impl FnOnce(&Map<String, Value>) -> anyhow::Result<Value>,
+) -> anyhow::Result<String> {
+    let text = if before.trim().is_empty() { "{}\n" } else { before };
+    let value: Value = serde_json::from_str(text).context("it is no JSON we can read")?;
+    let Value::Object(root) = value else { bail!("it is no JSON object") };
+    json::with_member(text, path, &edit(&root)?)
 }
 
 /// Puts a table into TOML text, in place of one of that name.
@@ -198,13 +199,22 @@ pub(crate) fn with_toml_table(
     let last = name.rsplit('.').next().unwrap_or(name);
     let mut kept: Vec<&str> = Vec::new();
     let (mut is_ours, mut parent) = (false, String::new());
+    // What stands below our table and above the next one speaks of the next one.
+    let mut remarks: Vec<&str> = Vec::new();
     for line in before.lines() {
         let bare = line.split('#').next().unwrap_or_default().trim();
         if bare.starts_with('[') {
             let plain: String = bare.chars().filter(|c| !"\"' ".contains(*c)).collect();
             is_ours = plain == header || plain.starts_with(&format!("[{name}."));
             parent = plain.trim_matches(['[', ']']).to_owned();
-        } else if !is_ours && bare.contains('=') {
+            if !is_ours {
+                kept.extend(remarks.drain(..).skip_while(|line| line.trim().is_empty()));
+            }
+        } else if is_ours && bare.is_empty() {
+            remarks.push(line);
+        } else if is_ours {
+            remarks.clear();
+        } else if bare.contains('=') {
             let key: String =
                 bare.split('=').next().unwrap_or_default().replace(['"', '\'', ' '], "");
             let full = if parent.is_empty() { key } else { format!("{parent}.{key}") };
@@ -217,6 +227,7 @@ pub(crate) fn with_toml_table(
             kept.push(line);
         }
     }
+    kept.extend(remarks.into_iter().skip_while(|line| line.trim().is_empty()));
     let mut after = kept.join("\n").trim_end().to_owned();
     if !after.is_empty() {
         after.push_str("\n\n");
@@ -233,10 +244,27 @@ pub(crate) fn this_program() -> anyhow::Result<String> {
     Ok(path.to_str().context("the path of this program is not UTF-8")?.to_owned())
 }
 
+/// Refuses a workspace that this very program lies in.
+// SECURITY: whoever works there could put another program in its place, which judges in its name.
+pub(crate) fn refuse_own_program(workspace: &Path) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("this program does not know its own path")?;
+    let workspace = fs::canonicalize(workspace).context("the workspace does not exist")?;
+    if program.starts_with(&workspace) {
+        let (program, workspace) = (program.display(), workspace.display());
+        bail!(
+            "{program} lies in the workspace {workspace}, where an agent could replace it; \
+             install warrant elsewhere"
+        );
+    }
+    Ok(())
+}
+
 /// Returns the person's home directory.
 pub(crate) fn home_directory() -> anyhow::Result<PathBuf> {
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-    Ok(PathBuf::from(home.context("HOME is not set, so there are no settings of yours")?))
+    let missing =
+        "HOME is not set, so there are no settings of yours; --project changes those here";
+    Ok(PathBuf::from(home.context(missing).map_err(Misuse::of)?))
 }
 
 /// Returns the directory that a variable names; one that is empty names none.
@@ -280,6 +308,10 @@ mod tests {
             "[mcp_servers.warrant]\ncommand = \"old\"\n[mcp_servers.warrant.env]\nA = \"b\"\n\n[other]\nx = 1\n",
             &format!("[other]\nx = 1\n\n{table}"),
         );
+        check(
+            "# top\n[mcp_servers.warrant]\n# gone\ncommand = \"old\"\n\n# of other\n[other]\n# end\n",
+            &format!("# top\n# of other\n[other]\n# end\n\n{table}"),
+        );
         check("[mcp_servers.other]\nx = 1\n", &format!("[mcp_servers.other]\nx = 1\n\n{table}"));
     }
 
@@ -298,11 +330,9 @@ mod tests {
 
     #[test]
     fn json_that_we_cannot_read_is_refused() {
-        for before in ["[]", "{", "// comment\n{}", "{\"a\": 1} x"] {
-            assert!(with_json(before, |_| Ok(())).is_err(), "{before}");
+        for before in ["[]", "{", "// comment\n{}", "{\"a\": 1} x", "{\"mcpServers\": []}"] {
+            let after = with_json(before, &["mcpServers", "warrant"], |_| Ok(Value::Null));
+            assert!(after.is_err(), "{before}");
         }
-        let into_text =
-            with_json("{\"mcpServers\": []}", |root| object_at(root, &["mcpServers"]).map(|_| ()));
-        assert!(into_text.is_err(), "a list is not replaced by an object");
     }
 }

@@ -29,7 +29,7 @@ fn ask(machine: &Machine, agent: &str, event: &str, arguments: &[&str]) -> Outpu
 
 /// Returns what a hook says of a tool call.
 #[track_caller]
-fn verdict(machine: &Machine, agent: &str, tool: &str, input: Value) -> Value {
+pub(crate) fn verdict(machine: &Machine, agent: &str, tool: &str, input: Value) -> Value {
     let event = json!({
         "session_id": "s", "turn_id": "t", "transcript_path": null, "cwd": machine.work(""),
         "hook_event_name": "PreToolUse", "model": "m", "permission_mode": "default",
@@ -319,6 +319,24 @@ fn whatever_goes_wrong_is_a_denial() {
     denies(&good.to_string(), &[]);
 }
 
+#[test]
+fn an_agent_cannot_replace_the_program_that_judges_it() {
+    let machine = Machine::new();
+    let folder = Path::new(env!("CARGO_BIN_EXE_warrant")).parent().unwrap();
+    let event = json!({
+        "cwd": folder, "hook_event_name": "PreToolUse", "tool_name": "Bash",
+        "tool_input": {"command": "cp evil warrant"},
+    });
+    let workspace = ["--workspace", folder.to_str().unwrap()];
+    let output = ask(&machine, "codex", &event.to_string(), &workspace);
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(specific(&answer)["permissionDecision"], "deny", "{answer}");
+    assert!(answer.to_string().contains("could replace it"), "{answer}");
+    let served = machine.run(&["mcp", "--workspace", folder.to_str().unwrap()]);
+    assert_eq!(served.status.code(), Some(2), "{}", stderr(&served));
+    assert!(stderr(&served).contains("could replace it"), "{}", stderr(&served));
+}
+
 /// Installs something below a home of its own, without a person to ask.
 fn install(machine: &Machine, words: &[&str]) -> Output {
     warrant()
@@ -378,4 +396,62 @@ fn settings_are_changed_after_showing_and_never_destroyed() {
     let settings = json_file(&machine.work(".claude.json"));
     assert_eq!((&settings["x"], &settings["mcpServers"]["a"]), (&json!(1), &json!({})));
     assert_eq!(settings["mcpServers"]["warrant"]["command"], env!("CARGO_BIN_EXE_warrant"));
+}
+
+#[test]
+fn settings_keep_every_other_letter_links_and_owners_and_what_nobody_may_write() {
+    let machine = Machine::new();
+    let hook = ["hook", "install", "claude-code", "--yes"];
+    let path = machine.work(".claude/settings.json");
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let before = "{\n\t\"z\": 12345678901234567890123,\n\t\"a\": {\"b\":[1 ,2]}\n}";
+    let real = machine.work("dotfiles.json");
+    std::fs::write(&real, before).unwrap();
+    std::os::unix::fs::symlink(&real, &path).unwrap();
+    let written = install(&machine, &hook);
+    assert_eq!(written.status.code(), Some(0), "{}", stderr(&written));
+    assert!(path.is_symlink(), "the link stays");
+    let after = std::fs::read_to_string(&real).unwrap();
+    assert!(after.starts_with(before.strip_suffix("\n}").unwrap()), "{after}");
+    assert!(!stderr(&written).contains("1234567890"), "only the change is shown");
+    assert!(install(&machine, &hook).status.success());
+    assert_eq!(std::fs::read_to_string(&real).unwrap(), after, "twice is the same as once");
+
+    std::fs::write(&real, before).unwrap();
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o444);
+    std::fs::set_permissions(&real, closed).unwrap();
+    let refused = install(&machine, &hook);
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("is read-only"), "{}", stderr(&refused));
+    assert_eq!(std::fs::read_to_string(&real).unwrap(), before);
+
+    std::fs::remove_file(&real).unwrap();
+    let refused = install(&machine, &hook);
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert!(path.is_symlink() && !real.exists(), "a link that leads nowhere is left alone");
+}
+
+#[test]
+fn without_a_home_only_a_projects_settings_are_changed() {
+    let machine = Machine::new();
+    for (words, file) in [
+        (["hook", "install", "claude-code"], ".claude/settings.json"),
+        (["hook", "install", "codex"], ".codex/hooks.json"),
+        (["mcp", "install", "claude"], ".mcp.json"),
+        (["mcp", "install", "codex"], ".codex/config.toml"),
+        (["mcp", "install", "cursor"], ".cursor/mcp.json"),
+    ] {
+        let run = |more: &[&str]| {
+            let mut command = warrant();
+            command.args(words).args(more).env("WARRANT_HOME", machine.home());
+            command.env_remove("HOME").env_remove("CLAUDE_CONFIG_DIR").env_remove("CODEX_HOME");
+            command.current_dir(machine.work("")).stdin(Stdio::null()).output().unwrap()
+        };
+        let refused = run(&["--yes"]);
+        assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+        assert!(stderr(&refused).contains("HOME is not set"), "{}", stderr(&refused));
+        let written = run(&["--project", "--yes"]);
+        assert_eq!(written.status.code(), Some(0), "{}", stderr(&written));
+        assert!(machine.work(file).exists(), "{file}");
+    }
 }
