@@ -24,6 +24,7 @@ mod keys;
 mod machine;
 mod mcp;
 mod mcp_http;
+mod mcp_messages;
 mod mcp_secrets;
 mod misuse;
 mod odd;

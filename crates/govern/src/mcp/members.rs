@@ -6,7 +6,9 @@
 
 use rmcp::model::{CustomRequest, ErrorCode, ErrorData};
 use serde_json::{Map, Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncWriteExt as _, BufReader, duplex};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader, duplex,
+};
 
 /// Stands before the method of a request that is wrong.
 const WRONG: &str = "warrant.wrong/";
@@ -14,13 +16,25 @@ const WRONG: &str = "warrant.wrong/";
 /// How much of the input may wait to be taken.
 const WAITING_BYTES: usize = 64 * 1024;
 
+/// The longest message that the library takes; it passes over a longer one without a word.
+const MOST_BYTES: usize = 16 * 1024 * 1024;
+
+/// The longest message whose id is still looked for, so that it can be answered. A client that
+/// sends a longer one is not listened to any more.
+// SECURITY: a line without an end must not fill our memory.
+const MOST_READ_BYTES: u64 = 4 * MOST_BYTES as u64;
+
 /// Returns the error for a request that the library does not know.
 pub(super) fn error_of(request: CustomRequest) -> ErrorData {
     let CustomRequest { method, params, .. } = request;
     if let Some(told) = method.strip_prefix(WRONG) {
         let problem = params.as_ref().and_then(|params| params.get("problem")?.as_str());
         let sentence = problem.map_or_else(|| misfit(told), str::to_owned);
-        return ErrorData::invalid_params(sentence, None);
+        let is_other = params.as_ref().is_some_and(|params| params.get("isOther").is_some());
+        return match is_other {
+            true => ErrorData::invalid_request(sentence, None),
+            false => ErrorData::invalid_params(sentence, None),
+        };
     }
     match (members_of(&method), wrong(&method, params.as_ref())) {
         (None, _) => not_ours(&method),
@@ -46,7 +60,12 @@ pub(super) fn checked(
     tokio::spawn(async move {
         let mut lines = BufReader::new(reader);
         let mut line = Vec::new();
-        while matches!(lines.read_until(b'\n', &mut line).await, Ok(read) if read > 0) {
+        loop {
+            let mut bounded = (&mut lines).take(MOST_READ_BYTES);
+            let read = bounded.read_until(b'\n', &mut line).await;
+            if !matches!(read, Ok(read) if read > 0) || line.len() as u64 == MOST_READ_BYTES {
+                return;
+            }
             let marked = marked(&line);
             if ours.write_all(marked.as_deref().unwrap_or(&line)).await.is_err() {
                 return;
@@ -62,12 +81,18 @@ fn marked(line: &[u8]) -> Option<Vec<u8>> {
     let message: Map<String, Value> = serde_json::from_slice(line).ok()?;
     let id = message.get("id")?;
     let method = message.get("method")?.as_str()?;
-    let problem = wrong(method, message.get("params"))?;
+    let params = if message.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
+        json!({"problem": "`jsonrpc` must be \"2.0\"", "isOther": true})
+    } else if line.len() >= MOST_BYTES {
+        json!({"problem": format!("the request is larger than {MOST_BYTES} bytes")})
+    } else {
+        json!({"problem": wrong(method, message.get("params"))?})
+    };
     let marked = json!({
         "jsonrpc": "2.0",
         "id": id,
         "method": format!("{WRONG}{method}"),
-        "params": {"problem": problem},
+        "params": params,
     });
     Some(format!("{marked}\n").into_bytes())
 }
