@@ -177,7 +177,7 @@ fn wrong_use_of_an_exec_says_whose_code_it_is() {
 fn evidence_names_no_directory_that_the_run_does_not_touch() {
     let machine = Machine::new();
     // As an earlier run may have left it, named by a secret it had.
-    std::fs::create_dir_all(machine.work("inner/hunter2hunter2")).unwrap();
+    fs::create_dir_all(machine.work("inner/hunter2hunter2")).unwrap();
     let output = machine.exec(&["--", "true"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let runs = machine.json(&["runs", "--json"]);
