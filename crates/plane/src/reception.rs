@@ -11,6 +11,7 @@ use warrant_protocol::{
 };
 
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
+use crate::files::FileLock;
 use crate::leases::Held;
 use crate::notary::{Case, Issued, Judgment, NotaryError, Refusal, SealedRun, rows, text};
 use crate::random;
@@ -160,7 +161,12 @@ impl EmbeddedPlane {
         let now = random::now()?;
         let mut wish = self.judged(submission, judge)?;
         // Behind HTTP an idempotency key says that two submissions are one.
-        if wish.judgment.summary.decision == Decision::Ask && !self.is_service() {
+        let asks = wish.judgment.summary.decision == Decision::Ask && !self.is_service();
+        // Held until it is kept: who asks the same at the same moment finds it.
+        let lock = self.home().data().join("asking.lock");
+        let _asking =
+            asks.then(|| FileLock::wait(&lock)).transpose().map_err(EmbeddedError::from)?;
+        if asks {
             if let Some(waiting) = self.waiting_twin(&wish.hash, now)? {
                 return Ok(Reception::Repeated { run: waiting, request_hash: wish.hash });
             }

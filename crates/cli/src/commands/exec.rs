@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use warrant_govern::keep::{self, Kept};
-use warrant_govern::{Ask, Desk, Hands, Permit, backends, variables};
+use warrant_govern::{Ask, Desk, DeskError, Hands, Permit, backends, variables};
 use warrant_protocol::RunId;
+use warrant_protocol::port::PlaneError;
 use warrant_runner::run::{Ended, Observer};
 use warrant_sandbox::{Backend, Stdin, Stream};
 use warrant_workspace::{ChangeId, Step};
@@ -130,17 +131,23 @@ pub(crate) fn carry_out(
     backend: &dyn Backend,
     (arguments, trace): (&Exec, &mut Trace),
 ) -> anyhow::Result<Exit> {
-    let bells = terminal::Bells::take()?;
     let place = keep::Place::find(&wish.ask.workspace).context("the workspace is gone")?;
-    let run = match permitted(desk, &wish.ask, arguments)? {
-        Ok(run) => run,
-        Err(report) => {
-            trace.run = Some(report.run().clone());
-            return report.print(desk, arguments);
+    let (run, ended) = loop {
+        let bells = terminal::Bells::take()?;
+        let run = match permitted(desk, &wish.ask, arguments)? {
+            Ok(run) => run,
+            Err(report) => {
+                trace.run = Some(report.run().clone());
+                return report.print(desk, arguments);
+            }
+        };
+        trace.run = Some(run.clone());
+        match perform(desk, &wish.ask, backend, (&run, bells, arguments)) {
+            // Somebody gave the same command and took what was approved; this one asks again.
+            Err(error) if is_taken(&error) => {}
+            ended => break (run, ended?),
         }
     };
-    trace.run = Some(run.clone());
-    let ended = perform(desk, &wish.ask, backend, (&run, bells, arguments))?;
     let kept = keep::after(desk, &place, wish.mode, &ended)
         .with_context(|| format!("{run} ran, but its writes could not be kept"))?;
     trace.change = match &kept {
@@ -150,6 +157,10 @@ pub(crate) fn carry_out(
     let report = Report::ended(&ended, backend.isolation(), (&kept, arguments));
     trace.ended = Some(ended);
     report.print(desk, arguments)
+}
+
+fn is_taken(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(DeskError::Lease(PlaneError::Fenced(_))))
 }
 
 /// Returns the run that may start, or how it ended before it could.

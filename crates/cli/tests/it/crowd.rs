@@ -71,3 +71,43 @@ fn a_run_that_cannot_be_begun_does_not_wait_for_ever() {
         runs(&machine).into_iter().filter(|run| run["hasReceipt"] == false).collect();
     assert!(open.is_empty(), "{open:?}");
 }
+
+#[test]
+fn the_same_command_given_many_times_at_once_asks_once_and_runs_once() {
+    let machine = Machine::new();
+    let out = machine.directory.path().join("out");
+    std::fs::create_dir(&out).unwrap();
+    assert!(machine.run(&["keys", "new", "alice"]).status.success());
+    assert!(machine.run(&["keys", "approver", "alice", "alice.pub.pem"]).status.success());
+    let script = format!("echo ran >> {}/ledger", out.display());
+    let at_once = || -> Vec<Option<i32>> {
+        let start = |_| {
+            warrant()
+                .args(["sandbox", "exec", "--write"])
+                .arg(&out)
+                .args(["--", "sh", "-c", &script])
+                .env("WARRANT_HOME", machine.home())
+                .current_dir(machine.work(""))
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        };
+        let children: Vec<Child> = (0..8).map(start).collect();
+        let mut codes: Vec<_> =
+            children.into_iter().map(|mut child| child.wait().unwrap().code()).collect();
+        codes.sort_unstable();
+        codes
+    };
+    assert_eq!(at_once(), [Some(4); 8]);
+    let asked = runs(&machine);
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    let run = asked[0]["runId"].as_str().unwrap();
+    let approved = machine.run(&["approve", run, "--key", "alice.key.pem"]);
+    assert!(approved.status.success(), "{}", stderr(&approved));
+    let mut expected = [Some(4); 8];
+    expected[0] = Some(0);
+    assert_eq!(at_once(), expected);
+    assert_eq!(std::fs::read_to_string(out.join("ledger")).unwrap(), "ran\n");
+}
