@@ -44,6 +44,11 @@ use self::tools::ToolName;
 use crate::output::Capture;
 use crate::workbench::Workbench;
 
+/// Returns whether a tool of that name is ours.
+pub(crate) fn is_tool(name: &str) -> bool {
+    ToolName::named(name).is_some()
+}
+
 /// How many calls of one client work at the same time; the others wait their turn.
 const CALLS_AT_ONCE: usize = 8;
 

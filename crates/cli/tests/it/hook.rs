@@ -150,6 +150,8 @@ fn file_tools_reach_the_workspace_alone() {
         ("Read", json!({"file_path": work("a.txt")}), "allow"),
         ("Read", json!({"file_path": "/etc/passwd"}), "deny"),
         ("Read", json!({"file_path": work("link/passwd")}), "deny"),
+        // The agent stands somewhere else than the hook.
+        ("Read", json!({"file_path": "/proc/self/cwd/a.txt"}), "deny"),
         ("Read", json!({"file_path": work(".env")}), "deny"),
         ("Write", json!({"file_path": outside, "content": "x"}), "deny"),
         ("Write", json!({"file_path": work("../x"), "content": "x"}), "deny"),

@@ -7,6 +7,7 @@ use serde_json::Value;
 use unicode_normalization::UnicodeNormalization as _;
 
 use super::ToolCall;
+use crate::mcp::is_tool;
 
 /// What a tool call wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,7 +109,7 @@ impl Intent {
                 refused("Workflow", "its script would run outside the boundary; use Agent instead")
             }
             name if HARMLESS.contains(&name) => Self::Harmless,
-            name if name.starts_with(OURS) => Self::Governed,
+            name if name.strip_prefix(OURS).is_some_and(is_tool) => Self::Governed,
             name => refused(
                 name,
                 "it would run outside the boundary; the person can let it pass with \
@@ -308,8 +309,9 @@ mod tests {
         check("mcp__warrant__exec", json!({"command": "x"}), Intent::Governed);
         let unknown =
             ["mcp__other__exec", "bash", "exec_command", "shell", "CronCreate", "LSP", ""];
+        let unknown = unknown.into_iter().chain(["mcp__warrant__x__exec", "mcp__warrant__"]);
         let known = ["Grep", "WebFetch", "WebSearch", "Monitor", "SendMessage", "Workflow"];
-        for tool in unknown.into_iter().chain(known) {
+        for tool in unknown.chain(known) {
             refused(tool, json!({"command": "ls", "path": "/w"}));
         }
         check("Agent", json!({"prompt": "x"}), Intent::Harmless);

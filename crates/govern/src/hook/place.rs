@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use warrant_protocol::glob::Masks;
 use warrant_sandbox::veiled;
 use warrant_workspace::{GatePolicy, TreePath, Verdict, classify};
@@ -96,6 +97,10 @@ fn real_path(path: &Path) -> Option<PathBuf> {
         }
         existing.pop();
     }
+    // SECURITY: links of the kernel's own (`/proc/self/cwd`) lead somewhere else in the agent than
+    // they do here.
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    openat2(CWD, &existing, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS).ok()?;
     // A link to nothing exists, but does not resolve: nobody can say where a write would end.
     let mut real = fs::canonicalize(&existing).ok()?;
     rest.iter().rev().for_each(|name| real.push(name));
@@ -165,6 +170,12 @@ mod tests {
             ("work/package.json", Place::Inside),
         ] {
             assert_eq!(place_of(&root.join(path), &workspace, &veils, &gate), expected, "{path}");
+        }
+        // The same file in this process, and who knows which in another.
+        let by_kernel = PathBuf::from(format!("/proc/self/root{}", workspace.display()));
+        symlink(&by_kernel, workspace.join("kernel")).unwrap();
+        for path in [by_kernel.join("file"), workspace.join("kernel/file")] {
+            assert_eq!(place_of(&path, &workspace, &veils, &gate), Place::Outside, "{path:?}");
         }
         assert_eq!(place_of(Path::new("file"), &workspace, &veils, &gate), Place::Outside);
     }
