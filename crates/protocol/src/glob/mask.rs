@@ -194,8 +194,10 @@ mod tests {
         check("/", &[], &["a"]);
         check(&"{a,b}".repeat(30), &["x", "a/b"], &[""]);
         check(&"x".repeat(5000), &["x"], &[""]);
-        let slow = format!("{}b", "*a".repeat(60));
+        let slow = format!("{}b", "*[a]".repeat(60));
         check(&slow, &[&"a".repeat(200)], &["c"]);
+        let quick = format!("{}b", "*a".repeat(60));
+        check(&quick, &[], &[&"a".repeat(200)]);
     }
 
     #[test]
