@@ -59,7 +59,11 @@ pub(crate) async fn in_words(
     if !is_plain || !is_refusal {
         return response;
     }
-    let body = axum::body::to_bytes(response.into_body(), MOST_BYTES).await.unwrap_or_default();
+    // What repeats a long request is not repeated again.
+    let body = axum::body::to_bytes(response.into_body(), MOST_BYTES).await;
+    let body = body.ok().filter(|body| !body.is_empty());
+    let body =
+        body.unwrap_or_else(|| axum::body::Bytes::from_static(b"the request cannot be read"));
     fault(status, &String::from_utf8_lossy(&body))
 }
 

@@ -71,16 +71,25 @@ pub(crate) async fn find(
     }
 }
 
-/// Reads `FILE\0LINE:CONTENT` of each line.
 fn matches(process: &Process) -> Vec<Value> {
-    let said = process.text(Some(ChunkStream::Stdout));
-    let row = |line: &str| {
-        let (file, rest) = line.split_once('\0')?;
-        let (number, content) = rest.split_once(':')?;
-        let number: u64 = number.parse().ok()?;
-        Some(json!({ "file": file, "line": number, "content": content }))
-    };
-    said.lines().filter_map(row).collect()
+    rows(&process.text(Some(ChunkStream::Stdout)))
+}
+
+/// Reads `FILE\0LINE:CONTENT` of each line.
+///
+/// SECURITY: a name may have ends of lines, and must not pass for a match in another file.
+fn rows(said: &str) -> Vec<Value> {
+    let (mut rows, mut rest) = (Vec::new(), said);
+    while let Some((file, after)) = rest.split_once('\0') {
+        let (line, next) = after.split_once('\n').unwrap_or((after, ""));
+        rest = next;
+        let found = line.split_once(':').and_then(|(number, content)| {
+            let number: u64 = number.parse().ok()?;
+            Some(json!({ "file": file, "line": number, "content": content }))
+        });
+        rows.extend(found);
+    }
+    rows
 }
 
 pub(crate) async fn replace(
@@ -149,4 +158,19 @@ fn replace_one(
     let content = Bytes::from(changed);
     let write = FileCall::Write { path: file.to_owned(), content, mode: None };
     workshop.file(guest, id, write).map(|(_, run)| run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_pass_for_a_match_in_another_file() {
+        let said = "/h/a\n/h/real\x001:forged\n/h/b\x002:c:d\r\n/h/cut";
+        let expected = json!([
+            { "file": "/h/a\n/h/real", "line": 1, "content": "forged" },
+            { "file": "/h/b", "line": 2, "content": "c:d\r" },
+        ]);
+        assert_eq!(Value::Array(rows(said)), expected);
+    }
 }
