@@ -117,7 +117,7 @@ fn client(house: &House, (folder, program): (&str, &str), script: &[&str]) -> Ou
         false => PathBuf::from(program),
     };
     Command::new("timeout")
-        .arg("180")
+        .arg("600")
         .arg(program)
         .args(script)
         .current_dir(folder)

@@ -33,6 +33,8 @@ const LONGEST_MS: u64 = 24 * 3_600_000;
 const REMEMBERED: usize = 64;
 /// Bytes of output that are kept of the commands of one sandbox that ended.
 const MOST_KEPT_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes that are kept of them while somebody reads, who may never do.
+const MOST_ATTENDED_BYTES: usize = 128 * 1024 * 1024;
 /// How long the end of a sandbox waits for its commands to be gone.
 const CLEAR_WAIT: Duration = Duration::from_secs(30);
 
@@ -108,13 +110,17 @@ impl State {
         self.touched = now;
     }
 
-    /// Forgets the output of commands that ended and to which nobody attends, the oldest first,
-    /// as far as it is too much.
+    /// Forgets the output of commands that ended, the oldest first, as far as it is too much; where
+    /// somebody attends to it, only when it is far too much.
+    ///
+    /// SECURITY: whoever attends and never reads could have everything kept.
     fn forget_outputs(&self) {
         let mut kept = 0;
         for process in self.processes.iter().rev().filter(|process| process.end().is_some()) {
             kept += process.kept_bytes();
-            if kept > MOST_KEPT_BYTES {
+            if kept > MOST_ATTENDED_BYTES {
+                process.abandon_output();
+            } else if kept > MOST_KEPT_BYTES {
                 process.forget_output();
             }
         }
@@ -526,7 +532,7 @@ impl Living {
         if ended >= REMEMBERED
             && let Some(oldest) = state.processes.iter().position(|process| process.end().is_some())
         {
-            state.processes.remove(oldest).forget_output();
+            state.processes.remove(oldest).abandon_output();
         }
         state.processes.push(Arc::clone(process));
         state.commands += 1;

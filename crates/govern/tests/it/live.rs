@@ -197,6 +197,27 @@ fn output_of_many_commands_cannot_fill_the_memory() {
 }
 
 #[test]
+fn watchers_that_never_read_cannot_fill_the_memory() {
+    let house = house();
+    let sandbox = house.create();
+    let script = "head -c 16000000 /dev/zero | tr '\\0' a";
+    let watched = (0..12).map(|_| {
+        let process = house.live.start(&guest("one"), &sandbox.id, shell(script)).unwrap();
+        let attended = process.attend();
+        end_of(&process);
+        attended
+    });
+    let watched: Vec<_> = watched.collect();
+    // What the last one holds is counted once its seat is given back.
+    wait_until("too much is kept", || {
+        watched.iter().map(|process| process.kept_bytes()).sum::<usize>() <= 128 * 1024 * 1024
+    });
+    assert_eq!(watched[11].text(None).len(), 16_000_000, "the last one is whole");
+    let told = "[16000000 bytes of output before this are not kept]\n";
+    assert_eq!(watched[0].text(None), told, "and it is told");
+}
+
+#[test]
 fn a_policy_put_in_force_meanwhile_judges_the_next_call_of_a_sandbox() {
     let house = house();
     let sandbox = house.create();

@@ -288,9 +288,13 @@ impl Process {
 
     /// Forgets the output of a command that ended and to which nobody attends.
     pub fn forget_output(&self) {
-        if self.attending.load(Ordering::Acquire) > 0 {
-            return;
+        if self.attending.load(Ordering::Acquire) == 0 {
+            self.abandon_output();
         }
+    }
+
+    /// Forgets the output of a command also where somebody attends to it, who is told so.
+    pub fn abandon_output(&self) {
         let mut board = self.board.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(chunk) = board.chunks.pop_front() {
             board.lost.add(&chunk);
@@ -298,6 +302,8 @@ impl Process {
         }
         board.chunks.shrink_to_fit();
         board.bytes = 0;
+        drop(board);
+        self.changed.send_modify(|version| *version += 1);
     }
 
     /// Returns how much of its output is kept.
