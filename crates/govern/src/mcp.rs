@@ -141,7 +141,14 @@ impl Server {
         let Ok(_place) = self.places.try_acquire() else {
             return Answer::misuse("too many calls at once; wait until some of them are answered");
         };
-        let Ok(_slot) = self.slots.acquire().await else { return Answer::broken("shutting down") };
+        // Whoever waits for people keeps nobody from working.
+        let _slot = match tool {
+            ToolName::RequestApproval => None,
+            _ => match self.slots.acquire().await {
+                Ok(slot) => Some(slot),
+                Err(_) => return Answer::broken("shutting down"),
+            },
+        };
         let cancel = match Cancel::new() {
             Ok(cancel) => cancel,
             Err(error) => return Answer::broken(&format!("no descriptor: {error}")),

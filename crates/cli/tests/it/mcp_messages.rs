@@ -73,3 +73,22 @@ fn a_message_that_is_too_large_is_answered_and_one_without_an_end_ends_the_conve
     }
     assert!(conversation.child.wait().unwrap().success(), "nobody waits for ever");
 }
+
+#[test]
+fn calls_that_wait_for_people_keep_no_other_call_waiting() {
+    let machine = Machine::new();
+    let mut conversation = Conversation::begin(&machine);
+    let call = |id: u32, tool: &str, arguments: Value| {
+        let params = json!({"name": tool, "arguments": arguments});
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+    };
+    for id in 1..=12 {
+        let arguments =
+            json!({"command": "sudo id", "env": {"N": id.to_string()}, "wait_ms": 600_000});
+        writeln!(conversation.stdin, "{}", call(id, "request_approval", arguments)).unwrap();
+    }
+    let answer = conversation.answer(&call(13, "exec", json!({"command": "echo done"})));
+    assert_eq!(answer["result"]["structuredContent"]["stdout"], "done\n", "{answer}");
+    drop(conversation.stdin);
+    assert!(conversation.child.wait().unwrap().success(), "nobody waits for a client that is gone");
+}
