@@ -3,7 +3,7 @@
 //! What leaves is what is read here by descriptor, with masked files emptied. What comes back is
 //! compared with what left; the difference becomes an overlay's upper directory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,6 +18,7 @@ use warrant_protocol::Digest;
 use warrant_protocol::glob::Masks;
 
 use super::archive::{Entry, Node};
+use crate::namespace::veiled;
 
 /// The most that is sent or taken back.
 pub(crate) const MOST_BYTES: u64 = 512 << 20;
@@ -54,8 +55,10 @@ impl Mark {
 /// Reads a workspace; files under a mask become empty and unreadable.
 pub(crate) fn collect(workspace: &Path, masks: &[String]) -> io::Result<(Vec<Entry>, Staged)> {
     let root = open(workspace, directory_flags(), Mode::empty())?;
+    let veiled = veiled(workspace, masks)?.into_iter();
     let mut reader = Reader {
         masks: Masks::new(masks),
+        veiled: veiled.map(|path| path.into_os_string().into_encoded_bytes()).collect(),
         entries: Vec::new(),
         masked: Vec::new(),
         bytes: 0,
@@ -74,6 +77,8 @@ type Inode = (u64, u64);
 
 struct Reader {
     masks: Masks,
+    /// What is masked under another name, too: further names of a file, and where links lead.
+    veiled: HashSet<Vec<u8>>,
     entries: Vec<(Entry, Option<Inode>)>,
     masked: Vec<Vec<u8>>,
     bytes: u64,
@@ -114,7 +119,7 @@ impl Reader {
         let stat = statat(at, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let mode = stat.st_mode & 0o777;
         let text = String::from_utf8_lossy(&path).into_owned();
-        let is_masked = self.masks.match_path(&text);
+        let is_masked = self.masks.match_path(&text) || self.veiled.contains(&path);
         match FileType::from_raw_mode(stat.st_mode) {
             // A masked directory is sent without what it holds, a masked link as an empty file.
             FileType::Directory => {
@@ -407,4 +412,31 @@ pub(crate) fn fresh_directory(scratch: &Path, name: &str) -> io::Result<(PathBuf
     builder.recursive(false).create(&path)?;
     let opened = openat(CWD, &path, directory_flags(), Mode::empty())?;
     Ok((path, opened))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn what_a_masked_link_leads_to_does_not_leave_this_machine() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir(at("vault")).unwrap();
+        for name in ["real", "plain", "vault/key", "a.pem"] {
+            fs::write(at(name), "content").unwrap();
+        }
+        symlink("real", at(".env")).unwrap();
+        symlink("vault", at("private")).unwrap();
+        fs::hard_link(at("a.pem"), at("other")).unwrap();
+        let masks = [".env", "private/", "*.{pem,key}"].map(str::to_owned);
+        let (entries, _) = collect(directory.path(), &masks).unwrap();
+        let has_content = |entry: &&Entry| matches!(&entry.node, Node::File { content, .. } if !content.is_empty());
+        let sent: Vec<&[u8]> =
+            entries.iter().filter(has_content).map(|entry| entry.path.as_slice()).collect();
+        assert_eq!(sent, [b"plain"]);
+    }
 }
