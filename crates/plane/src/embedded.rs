@@ -112,9 +112,10 @@ impl EmbeddedPlane {
         let path = self.home.data();
         let disk = statvfs(&path).map_err(io::Error::from)?;
         let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
-        // Some file systems count no files.
+        // Some file systems count no files, and some, as `ramfs`, count nothing.
+        let has_bytes = disk.f_blocks == 0 || free_bytes >= ROOM_BYTES;
         let has_files = disk.f_files == 0 || disk.f_favail >= ROOM_FILES;
-        match free_bytes >= ROOM_BYTES && has_files {
+        match has_bytes && has_files {
             true => Ok(()),
             false => Err(EmbeddedError::NoRoom { path }),
         }

@@ -139,3 +139,24 @@ fn a_small_limit_on_files_is_told_and_nothing_runs() {
     let struck = limited("40000", &["sandbox", "exec", "--json", "--", "sh", "-c", writer]);
     assert!(stdout(&struck).contains("153"), "{}{}", stdout(&struck), stderr(&struck));
 }
+
+#[test]
+fn a_disk_that_counts_nothing_is_not_taken_for_full() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root can mount a file system that counts nothing.
+        return;
+    }
+    let machine = Machine::new();
+    let script = "mkdir \"$0\" && mount -t ramfs -o mode=0700 ramfs \"$0\" && exec \"$@\"";
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(machine.home())
+        .arg(env!("CARGO_BIN_EXE_warrant"))
+        .args(["sandbox", "exec", "--", "echo", "ran"])
+        .env("WARRANT_HOME", machine.home())
+        .current_dir(machine.work(""))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&output), "ran\n", "{}", stderr(&output));
+}
