@@ -416,6 +416,10 @@ impl Workshop for Live {
         decide::decide(&shared, &living, question)
     }
 
+    fn deny_tool(&self, guest: &ActorRef, tool: &str) -> Result<Decided, WorkshopError> {
+        decide::deny_tool(&*self.shared()?, guest, tool)
+    }
+
     fn refuse(&self, guest: &ActorRef, id: &str, argv: &[String]) -> Result<RunId, WorkshopError> {
         let living = self.sandboxes.of(guest, id)?;
         let shared = self.shared()?;

@@ -41,6 +41,7 @@ pub mod helm;
 pub mod lookout;
 pub mod opensandbox;
 mod page;
+mod paths;
 pub mod process;
 mod reply;
 pub mod workshop;
@@ -58,6 +59,7 @@ use axum::response::Response;
 use futures_util::{StreamExt as _, stream};
 
 pub use lookout::{Change, Eye, Lookout, Over, Sighting};
+pub use paths::inside;
 pub use process::{Attended, Chunk, ChunkStream, End, Grip, Next, Process, ProcessFacts};
 pub use workshop::{
     AtEnd, Decided, DoorName, EndsCommands, Entry, EntryKind, FileAnswer, FileCall, FileFault,

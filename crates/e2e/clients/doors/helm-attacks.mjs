@@ -89,7 +89,8 @@ const attacks = {
       'content in parts': JSON.stringify(body([{ type: 'text', text: good }])),
       'a stream': JSON.stringify(body(good, { stream: true })),
       'another tool': JSON.stringify(body(good, { tools: [{ type: 'function', function: { name: 'other' } }] })),
-      'a directory that is not judged': JSON.stringify(body(intent(id, ['true'], { cwd: '/tmp' }))),
+      'a directory that is none': JSON.stringify(body(intent(id, ['true'], { cwd: 1 }))),
+      'a user who is not judged': JSON.stringify(body(intent(id, ['true'], { user: 'root' }))),
       'a lone surrogate': JSON.stringify(body(intent(id, ['echo', 'X']).replace('X', '\\ud800'))),
       'a NUL': JSON.stringify(body(intent(id, ['true', '\0']))),
       'no words': JSON.stringify(body(intent(id, []))),
@@ -134,14 +135,158 @@ const attacks = {
   },
 
   // A tool that runs at the client's is no for good: an error would let careless adapters run it.
+  // Each no has its record and its receipt, whatever the tool is called.
   async tools_elsewhere() {
-    const content = JSON.stringify({ type: 'tool_call_intent', tool: 'delete_all', arguments: { path: '/' } })
-    const answer = await call('POST', '/v1/chat/completions', body(content, { tools: [{ type: 'function', function: { name: 'delete_all' } }] }))
-    isNo(answer, 'a tool')
-    assert.deepEqual([answer.status, answer.header('x-helm-reason-code'), answer.json.choices[0].finish_reason], [200, 'DENY_TOOL_NOT_FOUND', 'stop'])
-    assert.match(answer.json.choices[0].message.content, /delete_all/)
+    const ask = (tool, extra = {}) => call('POST', '/v1/chat/completions', body(JSON.stringify({ type: 'tool_call_intent', tool, arguments: { path: '/' }, ...extra })))
+    const names = ['delete_all', '', 'x'.repeat(1_000_000), 'a\0b\u001b[2J', '\u202e', '"; rm -rf /', 'delete_all']
+    const answers = []
+    for (const name of names) {
+      const answer = await ask(name)
+      isNo(answer, 'a tool')
+      assert.deepEqual([answer.status, answer.header('x-helm-reason-code'), answer.json.choices[0].finish_reason], [200, 'DENY_TOOL_NOT_FOUND', 'stop'])
+      assert.match(answer.json.choices[0].message.content, /where nothing is enforced/)
+      answers.push(answer)
+    }
+    assert.match(answers[0].json.choices[0].message.content, /delete_all/)
+    assert.deepEqual(answers.map((each) => Number(each.header('x-helm-lamport-clock'))), names.map((_, at) => at + 1))
+    // The headers are the record, and the record is in a session of its own.
+    const sessions = (await call('GET', '/api/v1/proofgraph/sessions')).json
+    assert.equal(sessions.length, 1)
+    const [{ session_id: session }] = sessions
+    const kept = await receipts(session)
+    assert.equal(kept.length, names.length)
+    for (const [at, answer] of answers.entries()) {
+      const header = (name) => answer.header(`x-helm-${name}`)
+      assert.deepEqual([header('receipt-id'), header('decision-id'), header('proofgraph-node'), header('output-hash'), header('signature'), header('status'), header('reason-code'), header('tool-calls')],
+        [kept[at].receipt_id, kept[at].decision_id, kept[at].blob_hash, kept[at].output_hash, kept[at].signature, kept[at].status, kept[at].reason_code, '0'])
+      assert.match(header('signature'), /^[0-9a-f]{128}$/)
+      assert.equal(header('output-hash'), 'sha256:' + createHash('sha256').update(answer.bytes).digest('hex'))
+    }
+    assert.equal(new Set(answers.map((each) => each.header('x-helm-receipt-id'))).size, names.length)
+    const pack = (await call('POST', '/api/v1/evidence/export', { session_id: session })).bytes
+    const form = new FormData()
+    form.append('bundle', new Blob([pack]))
+    const replayed = await fetch(`${base}/api/v1/replay/verify`, { method: 'POST', body: form })
+    assert.equal((await replayed.json()).verdict, 'PASS')
+    const other = await send('GET', `/api/v1/proofgraph/sessions/${session}/receipts`, undefined, { Authorization: `Bearer ${process.env.OTHER_KEY}` })
+    assert.equal(other.status, 404, 'another token has other tools')
     const id = await create()
     await destroy(id)
+    return id
+  },
+
+  // A directory that is not there fails the command, as its shell would: the adapter takes anything
+  // but 200 for a broken provider.
+  async missing_directories() {
+    const id = await create()
+    for (const cwd of ['/home/daytona/none', 'none', '/tmp/none', '/none', '/etc/hostname', '/root', '/home/daytona/' + 'x'.repeat(3000)]) {
+      await decide(id, ['touch', 'ran'])
+      const answer = await execute(id, 'touch ran', { cwd })
+      assert.deepEqual([answer.status, answer.json?.exitCode, answer.json?.output, answer.json?.timedOut], [200, 1, '', false], `${cwd}: ${answer.text}`)
+      assert.match(answer.json.errors, /No such file or directory/)
+      assert.ok(answer.json.durationMs >= 0)
+      const told = (await receipts(id)).find((each) => each.receipt_id === answer.header('x-receipt-id'))
+      assert.deepEqual([told.status, told.output_hash], ['APPROVED', 'sha256:' + createHash('sha256').update(answer.bytes).digest('hex')])
+      assert.equal((await execute(id, 'touch ran', { cwd })).status, 403, 'the decision is used up')
+    }
+    assert.equal((await call('GET', `/sandbox/${id}/filesystem?path=ran`)).status, 404)
+    for (const [cwd, output] of [['/tmp', '/tmp\n'], ['~', '/home/daytona\n'], ['', '/home/daytona\n'], ['/usr/bin', '/usr/bin\n'], ['../../tmp/.', '/tmp\n']]) {
+      await decide(id, ['pwd'])
+      assert.equal((await execute(id, 'pwd', { cwd })).json?.output, output)
+    }
+    for (const cwd of ['a\0b', 'x/'.repeat(3000), 1, ['/tmp']]) {
+      await decide(id, ['pwd'])
+      assert.equal((await execute(id, 'pwd', { cwd })).status, 400, JSON.stringify(cwd).slice(0, 20))
+    }
+    await destroy(id)
+    return id
+  },
+
+  // What people approved is one command with its variables in one directory.
+  async other_directories(pem) {
+    const id = await create()
+    const person = createPrivateKey(pem)
+    const publicKey = Buffer.from(createPublicKey(person).export({ format: 'jwk' }).x, 'base64url').toString('base64')
+    const approve = async (hash) => {
+      const word = await call('POST', '/api/v1/kernel/approve', { intent_hash: hash, signature_b64: sign(null, Buffer.from(hash), person).toString('base64'), public_key_b64: publicKey })
+      assert.equal(word.status, 200, word.text)
+    }
+    const line = ['sudo', 'true']
+    const approved = async (extra) => {
+      await approve((await decide(id, line, extra)).header('x-helm-intent-hash'))
+      const answer = await decide(id, line, extra)
+      assert.equal(answer.header('x-helm-status'), 'APPROVED', answer.text)
+    }
+    await approved()
+    const elsewhere = await execute(id, 'sudo true', { cwd: '/tmp' })
+    assert.deepEqual([elsewhere.status, elsewhere.json.error.reason_code], [403, 'DENY_APPROVAL_REQUIRED'], elsewhere.text)
+    assert.match(elsewhere.json.error.message, /warrant approve/)
+    assert.equal((await execute(id, 'sudo true', { env: { X: '1' } })).status, 403)
+    assert.notEqual((await execute(id, 'sudo true', { cwd: '/home/daytona/.' })).status, 403, 'the same directory in other words')
+    assert.equal((await execute(id, 'sudo true')).status, 403)
+    // An intent that says where: there and nowhere else.
+    await approved({ cwd: '/tmp' })
+    assert.equal((await execute(id, 'sudo true')).status, 403)
+    assert.equal((await execute(id, 'sudo true', { cwd: '/tmp/' })).status, 200)
+    assert.equal((await execute(id, 'sudo true', { cwd: '/tmp' })).status, 403)
+    // Variables too: those that were asked about, no more and no fewer.
+    await approved({ env: { X: 'never-stored-value' } })
+    assert.equal((await execute(id, 'sudo true')).status, 403)
+    assert.equal((await execute(id, 'sudo true', { env: { X: '1', Y: '2' } })).status, 403)
+    assert.equal((await execute(id, 'sudo true', { env: { X: '1' } })).status, 200)
+    // What policy allows by itself counts in the directory that the intent names.
+    await decide(id, ['pwd'], { cwd: '/tmp' })
+    assert.equal((await execute(id, 'pwd')).status, 403)
+    assert.equal((await execute(id, 'pwd', { cwd: '/tmp' })).json.output, '/tmp\n')
+    await destroy(id)
+    return id
+  },
+
+  // People who answer beside the door, with `warrant approve` and `warrant deny`: their words are
+  // records, before what they allow; and what was asked at the execution can be allowed, too.
+  async words_beside() {
+    const id = await create()
+    const until = async (line, status, extra) => {
+      for (let at = 0; at < 300; at++) {
+        const answer = await decide(id, line, extra)
+        if (answer.header('x-helm-status') === status) return answer
+        await new Promise((resolve) => setTimeout(resolve, 100))
+      }
+      assert.fail(`${line} did not come to ${status}`)
+    }
+    const asked = await decide(id, ['sudo', 'true'])
+    assert.equal(asked.header('x-helm-status'), 'DENIED')
+    const allowed = await until(['sudo', 'true'], 'APPROVED')
+    const run = allowed.header('x-helm-receipt-id')
+    let told = (await receipts(id)).filter((each) => each.receipt_id === run)
+    assert.deepEqual(told.map((each) => [each.status, each.principal]).at(0), ['PENDING', 'service:door-one'])
+    assert.deepEqual(told.map((each) => [each.status, each.principal]).slice(-2), [['APPROVED', 'human:ann'], ['APPROVED', 'service:door-one']])
+    assert.equal(told.filter((each) => each.principal === 'human:ann').length, 1)
+    assert.match(told.at(-2).signature, /^[0-9a-f]{128}$/)
+    // The adapter says only now where it is to run: people are asked about that, and then it runs.
+    const there = await execute(id, 'sudo true', { cwd: '/tmp' })
+    assert.deepEqual([there.status, there.json.error.reason_code], [403, 'DENY_APPROVAL_REQUIRED'])
+    assert.equal((await execute(id, 'sudo true')).status, 200)
+    await until(['sudo', 'true'], 'APPROVED')
+    let ran = await execute(id, 'sudo true', { cwd: '/tmp' })
+    for (let at = 0; ran.status !== 200 && at < 20; at++) {
+      await until(['sudo', 'true'], 'APPROVED')
+      ran = await execute(id, 'sudo true', { cwd: '/tmp' })
+    }
+    assert.equal(ran.status, 200, ran.text)
+    // A no is a record as well.
+    const refused = await decide(id, ['sudo', 'false'])
+    for (let at = 0; at < 300 && !told.some((each) => each.status === 'DENIED'); at++) {
+      await new Promise((resolve) => setTimeout(resolve, 100))
+      told = (await receipts(id)).filter((each) => each.receipt_id === refused.header('x-helm-receipt-id'))
+    }
+    assert.deepEqual(told.map((each) => [each.status, each.principal]), [['PENDING', 'service:door-one'], ['DENIED', 'human:ann']])
+    await destroy(id)
+    const pack = (await call('POST', '/api/v1/evidence/export', { session_id: id })).bytes
+    const form = new FormData()
+    form.append('bundle', new Blob([pack]))
+    const replayed = await (await fetch(`${base}/api/v1/replay/verify`, { method: 'POST', body: form })).json()
+    assert.deepEqual([replayed.verdict, replayed.errors], ['PASS', []])
     return id
   },
 

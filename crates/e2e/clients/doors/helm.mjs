@@ -120,10 +120,12 @@ assert.equal((await decide(id, ['sudo', 'true'])).header('x-helm-status'), 'APPR
 const elsewhere = await execute(id, 'sudo true', { env: { PATH: '/tmp' } })
 assert.equal(elsewhere.status, 403, elsewhere.text)
 
-// A decision is no permission for what variables would have run, and the grant is used up.
+// A decision is no permission for variables that it was not asked about, and stays for what it allows.
 assert.equal((await decide(id, ['ls'])).header('x-helm-status'), 'APPROVED')
 const smuggled = await execute(id, 'ls', { env: { 'BASH_FUNC_ls%%': '() { touch smuggled; }' } })
-assert.deepEqual([smuggled.status, smuggled.json.error.reason_code], [400, 'DENY_SCHEMA_MISMATCH'])
+assert.deepEqual([smuggled.status, smuggled.json.error.reason_code], [403, 'DENY_IDEMPOTENCY_DUPLICATE'])
+assert.ok(smuggled.header('x-receipt-id'))
+assert.equal((await execute(id, 'ls')).status, 200)
 assert.equal((await execute(id, 'ls')).status, 403)
 assert.equal((await call('GET', `/sandbox/${id}/filesystem?path=smuggled`)).status, 404)
 
@@ -133,6 +135,8 @@ const around = [
   ['GET', `/api/sandbox/${id}`, { Authorization: `Bearer ${key}` }],
   ['POST', `/sandboxes/${id}/connect`, { 'X-API-KEY': key }, {}],
   ['POST', `/v2/sandboxes/${id}/connect`, { 'X-API-KEY': key }, {}],
+  ['DELETE', `/api/sandbox/${id}`, { Authorization: `Bearer ${key}` }],
+  ['DELETE', `/v1/sandboxes/${id}`, { 'OPEN-SANDBOX-API-KEY': key }],
   ['GET', `/v1/sandboxes/${id}/endpoints/44772`, { 'OPEN-SANDBOX-API-KEY': key }],
   ['POST', `/v1/sandboxes/${id}/proxy/44772/command`, { 'OPEN-SANDBOX-API-KEY': key }, { command: 'touch around' }],
 ]

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -13,6 +14,7 @@ use warrant_govern::Desk;
 use warrant_govern::live::{Live, TokenFile};
 use warrant_plane::doors::{Hall, in_front_of};
 use warrant_plane::store::RunFilter;
+use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::verify::verify_slice;
 use warrant_protocol::{KeyRole, RunState, SigningKey, TrustedKeys};
 use warrant_sandbox::Namespace;
@@ -362,6 +364,48 @@ fn words_and_the_line_they_make_cannot_be_told_apart_by_blanks() {
 #[test]
 fn a_tool_that_runs_elsewhere_is_denied_and_no_error() {
     attack("tools_elsewhere");
+}
+
+#[test]
+fn a_directory_that_is_not_there_fails_the_command_and_has_its_receipt() {
+    attack("missing_directories");
+}
+
+#[test]
+fn an_approval_cannot_be_used_in_another_directory_or_with_other_variables() {
+    attack("other_directories");
+}
+
+#[test]
+fn words_that_people_give_beside_the_door_are_records_of_the_session() {
+    let house = House::open();
+    let ann = ActorRef { kind: ActorKind::Human, id: "ann".to_owned() };
+    let is_over = AtomicBool::new(false);
+    let output = std::thread::scope(|scope| {
+        // As `warrant approve` and `warrant deny` do it: another process, on the same store.
+        scope.spawn(|| {
+            let beside = Desk::open(Some(&house.home.path().join("home"))).unwrap();
+            while !is_over.load(Ordering::Acquire) {
+                for waiting in beside.plane().waiting().unwrap() {
+                    let refused = waiting.request.prompt.contains("sudo false");
+                    // Whoever asks again meanwhile has moved it on.
+                    let _ = match refused {
+                        true => beside.plane().refuse(&waiting.run, &ann, "no"),
+                        false => {
+                            beside.plane().approve_authenticated(&waiting.run, &ann).map(|_| ())
+                        }
+                    };
+                }
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+        });
+        let output = client(&house, NODE, &["helm-attacks.mjs", "words_beside"]);
+        is_over.store(true, Ordering::Release);
+        output
+    });
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    house.check_nothing_left();
 }
 
 #[test]

@@ -3,16 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use serde_json::json;
 use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Outcome, Posture};
 use warrant_sandbox::{
     Backend, BoundaryError, Cancel, EnvValue, EnvVar, Invocation, Neighborhood, Place, Plan,
-    Refusal, RunReport, Sink, WorkspaceAccess, components,
+    Refusal, RunReport, Sink, Stream, WorkspaceAccess, components,
 };
 
+use super::life::report;
 use super::{disk, shell};
 
 /// How often the files of a running command are counted.
@@ -31,6 +34,17 @@ pub(super) struct Standing<'a> {
     pub(super) neighbors: &'a Neighborhood,
     /// Where a command of a session leaves its state; seen by no other one.
     pub(super) desk: Option<&'a Path>,
+    /// What becomes of a command whose directory is not there.
+    pub(super) lost: Lost,
+}
+
+/// What becomes of a command whose directory is not there.
+#[derive(Debug)]
+pub(super) enum Lost {
+    /// It is refused.
+    Refused,
+    /// It fails as one whose shell could not go there; the path, once it was looked for in vain.
+    Fails(OnceLock<String>),
 }
 
 impl Backend for Standing<'_> {
@@ -69,7 +83,19 @@ impl Backend for Standing<'_> {
         }
         invocation.files.access = WorkspaceAccess::Direct;
         invocation.neighbors = Some(self.neighbors.clone());
-        self.inner.prepare(invocation)
+        let Lost::Fails(lost) = &self.lost else { return self.inner.prepare(invocation) };
+        let refusal = match self.inner.prepare(invocation.clone()) {
+            Ok(plan) => return Ok(plan),
+            Err(refusal) => refusal,
+        };
+        let at_root = Invocation { cwd: PathBuf::from("/"), ..invocation.clone() };
+        if self.inner.prepare(at_root).is_err() {
+            return Err(refusal);
+        }
+        // Nothing but the directory is wrong.
+        let _ = lost.set(invocation.cwd.display().to_string());
+        let artifact = json!({ "provider": "living sandbox", "mounts": [], "noDirectory": true });
+        Ok(Plan { isolation: self.isolation(), invocation, artifact })
     }
 
     fn run(
@@ -78,6 +104,11 @@ impl Backend for Standing<'_> {
         sink: &dyn Sink,
         cancel: &Cancel,
     ) -> Result<RunReport, BoundaryError> {
+        if let Lost::Fails(lost) = &self.lost
+            && let Some(cwd) = lost.get()
+        {
+            return Ok(self.went_nowhere(cwd, sink));
+        }
         let mut plan = plan.clone();
         plan.invocation.env.extend(self.private.iter().map(|(name, value)| EnvVar {
             name: name.clone(),
@@ -107,6 +138,17 @@ impl Backend for Standing<'_> {
             report.outcome = Outcome::Limited { limit: LimitKind::Disk };
         }
         Ok(report)
+    }
+}
+
+impl Standing<'_> {
+    /// Says what a shell says that cannot go where it is sent; nothing is started.
+    fn went_nowhere(&self, cwd: &str, sink: &dyn Sink) -> RunReport {
+        const SOURCE: &str = "no working directory";
+        let posture = programless(self.isolation(), SOURCE);
+        let line = format!("cd: {cwd}: No such file or directory\n");
+        let said = (Stream::Stderr, line.as_bytes());
+        report((Outcome::Exited { code: 1 }, posture), Duration::ZERO, sink, said)
     }
 }
 

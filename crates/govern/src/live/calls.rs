@@ -5,12 +5,12 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use warrant_plane::doors::{FileAnswer, FileCall, FileFault, WorkshopError};
+use warrant_plane::doors::{FileAnswer, FileCall, FileFault, WorkshopError, inside};
 use warrant_plane::{Judgment, Note, Submission};
 use warrant_protocol::{Decision, Isolation, Outcome, Posture, RunId};
 use warrant_runner::run::Ended;
 use warrant_sandbox::{
-    Backend, BoundaryError, Cancel, Invocation, Plan, Refusal, RunReport, Sink, Stdin,
+    Backend, BoundaryError, Cancel, Invocation, Plan, Refusal, RunReport, Sink, Stdin, Stream,
 };
 
 use super::asks::{self, Wish};
@@ -175,7 +175,7 @@ fn perform(
 /// Returns the command a call is judged as, and what the contract tells besides.
 fn told(call: &FileCall, home: &str) -> Result<(Vec<String>, Option<String>), WorkshopError> {
     let at = |path: &String| {
-        let inside = files::absolute(home, path);
+        let inside = inside(home, path);
         inside.ok_or_else(|| WorkshopError::Invalid(format!("`{path}` is no path")))
     };
     Ok(match call {
@@ -263,7 +263,8 @@ impl Backend for Work<'_> {
         }
         let outcome = Outcome::Exited { code };
         let line = line.to_string();
-        Ok(report((outcome, self.probe()), began.elapsed(), sink, line.as_bytes()))
+        let said = (Stream::Stdout, line.as_bytes());
+        Ok(report((outcome, self.probe()), began.elapsed(), sink, said))
     }
 }
 

@@ -3,23 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{OptionalActions, Winsize, tcgetattr, tcgetwinsize, tcsetattr, tcsetwinsize};
 use warrant_plane::doors::{
-    ChunkStream, End, Grip, Process, ProcessFacts, Start, Terminal, WorkshopError,
+    ChunkStream, DoorName, End, Grip, Process, ProcessFacts, Start, Terminal, WorkshopError, inside,
 };
 use warrant_protocol::{Digest, Outcome};
 use warrant_runner::run::Observer;
 use warrant_sandbox::{Cancel, Stdin, Stream, TtySize};
 
 use super::asks::{self, Wish};
-use super::backend::Standing;
+use super::backend::{Lost, Standing};
 use super::calls::{judge_unwrapped, permitted};
-use super::files::{self, Ground};
+use super::files::Ground;
 use super::sandbox::{Living, limits_of};
 use super::{Shared, decide, env_file, now, shell};
 use crate::ask::Ask;
@@ -136,6 +136,11 @@ fn perform(
         private: &job.private,
         neighbors: &living.neighbors,
         desk: desk.map(shell::Desk::path),
+        lost: match living.door() {
+            // Its adapter knows no refusal of a directory, only commands that fail.
+            DoorName::Helm => Lost::Fails(OnceLock::new()),
+            DoorName::E2b | DoorName::Daytona | DoorName::Opensandbox => Lost::Refused,
+        },
     };
     let observer = Watcher { process };
     let hands = Hands {
@@ -178,11 +183,12 @@ fn directory(living: &Living, wanted: Option<&str>) -> Result<String, WorkshopEr
     let home = &living.wanted.home;
     let path = wanted.unwrap_or(home);
     let invalid = || WorkshopError::Invalid(format!("cwd '{path}' does not exist"));
-    let inside = files::absolute(home, path).ok_or_else(invalid)?;
+    let inside = inside(home, path).ok_or_else(invalid)?;
     let ground = Ground { directory: &living.directory, home };
     match ground.has_directory(&inside) {
-        Some(false) => Err(invalid()),
-        Some(true) | None => Ok(inside),
+        // HELM's adapter is told by the command's end.
+        Some(false) if living.door() != DoorName::Helm => Err(invalid()),
+        Some(_) | None => Ok(inside),
     }
 }
 

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use warrant_plane::doors::{Decided, Question, Verdict, WorkshopError};
 use warrant_plane::random;
 use warrant_plane::{Judgment, Note, Reception, Submission, reception::APPROVAL_WAIT_MS};
+use warrant_protocol::request::ActorRef;
 use warrant_protocol::{Decision, RunId};
 
 use super::Shared;
-use super::asks::{self, Wish};
+use super::asks::{self, Place, Seen, Wish};
 use super::calls::{self, permitted};
 use super::sandbox::{Living, plain_wish, words};
 use crate::ask::Ask;
@@ -26,11 +27,14 @@ pub(super) fn decide(
     let env = named(question.variables);
     asks::check_client(&env)?;
     let place = living.place(shared);
-    let line = words(&["bash", "-c", &argv.join(" ")]);
+    let argv_of_line = words(&["bash", "-c", &argv.join(" ")]);
     let hosts = living.hosts();
-    let wish = |argv| Wish { hosts: &hosts, env: env.clone(), ..plain_wish(argv) };
-    let mut forms = vec![asks::ask(&place, &wish(&line))?, asks::ask(&place, &wish(argv))?];
-    forms.extend(asks::unwrapped(&place, &wish(&line))?);
+    // Whoever names no directory, or that one, means home.
+    let is_named = |cwd: &&str| *cwd != living.wanted.home;
+    let cwd = question.cwd.filter(is_named);
+    let wish = |argv| Wish { hosts: &hosts, cwd, env: env.clone(), ..plain_wish(argv) };
+    let mut forms = vec![asks::ask(&place, &wish(&argv_of_line))?, asks::ask(&place, &wish(argv))?];
+    forms.extend(asks::unwrapped(&place, &wish(&argv_of_line))?);
     let mut asked: Option<Judgment> = None;
     for form in &forms {
         let judgment = shared.desk.judge(form).map_err(|_| WorkshopError::Failed)?;
@@ -54,16 +58,22 @@ pub(super) fn decide(
         let told = words(&["sandbox", "decide", &living.id]);
         let note = Some(format!("allowed once: {}", argv.join(" ")));
         let ask = asks::ask(&place, &Wish { note, ..wish(&told) })?;
-        return match calls::allowed_note(shared, &ask)? {
+        let decided = match calls::allowed_note(shared, &ask)? {
             Some(note) => noted(note, Verdict::Allowed, Vec::new()),
             None => decided(calls::note(shared, &ask)?, Verdict::Allowed, Vec::new()),
         };
+        return Ok(Decided { cwd: question.cwd.map(str::to_owned), ..decided? });
     };
-    let approved = shared.desk.approved_twin(line).map_err(|_| WorkshopError::Failed)?;
-    if let Some(run) = approved {
-        // What people approved is used up here; the execution relies on this run.
-        calls::noted(shared, (&run, line))?;
-        return Ok(Decided { is_approved: true, ..decided(run, Verdict::Allowed, Vec::new())? });
+    let elsewhere = question.elsewhere.iter().map(String::as_str).filter(is_named).map(Some);
+    for cwd in [cwd].into_iter().chain(elsewhere) {
+        let there = asks::ask(&place, &Wish { cwd, ..wish(&argv_of_line) })?;
+        let approved = shared.desk.approved_twin(&there).map_err(|_| WorkshopError::Failed)?;
+        let Some(run) = approved else { continue };
+        // What people approved is used up here; the execution relies on this run, there.
+        calls::noted(shared, (&run, &there))?;
+        let cwd = Some(cwd.unwrap_or(&living.wanted.home).to_owned());
+        let allowed = decided(run, Verdict::Allowed, Vec::new())?;
+        return Ok(Decided { is_approved: true, cwd, ..allowed });
     }
     let reasons = judgment.summary.reasons.clone();
     match submit(shared, line, (judgment, APPROVAL_WAIT_MS))? {
@@ -77,13 +87,40 @@ pub(super) fn decide(
 
 fn decided(run: RunId, verdict: Verdict, reasons: Vec<String>) -> Result<Decided, WorkshopError> {
     let at = random::now().map_err(|_| WorkshopError::Failed)?;
-    Ok(Decided { run, verdict, reasons, is_approved: false, at, note: None })
+    Ok(Decided { run, verdict, reasons, is_approved: false, cwd: None, at, note: None })
 }
 
 /// Returns a decision whose run is yet to be kept.
 fn noted(note: Note, verdict: Verdict, reasons: Vec<String>) -> Result<Decided, WorkshopError> {
     let decided = decided(note.run().clone(), verdict, reasons)?;
     Ok(Decided { note: Some(Box::new(note)), ..decided })
+}
+
+/// Writes down that a tool which runs at the client's is denied.
+pub(super) fn deny_tool(
+    shared: &Shared,
+    guest: &ActorRef,
+    tool: &str,
+) -> Result<Decided, WorkshopError> {
+    // SECURITY: names are as long as clients like, and are read by people.
+    const MOST_CHARS: usize = 200;
+    let shown = tool.chars().filter(|char| !char.is_control()).take(MOST_CHARS);
+    let shown: String = shown.collect();
+    let place = Place {
+        guest,
+        pool: shared.desk.plane().home().pool(),
+        directory: &shared.root,
+        label: "a tool at the client's".to_owned(),
+        seen: Seen::default(),
+    };
+    let argv = words(&["sandbox", "decide", "tool", &shown]);
+    let ask = asks::ask(&place, &plain_wish(&argv))?;
+    let mut judgment = shared.desk.judge(&ask).map_err(|_| WorkshopError::Failed)?;
+    judgment.summary.decision = Decision::Deny;
+    judgment.summary.reasons =
+        vec![format!("`{shown}` runs outside of any sandbox, where nothing is enforced")];
+    judgment.requirements.clear();
+    denied(shared, &ask, judgment)
 }
 
 /// Everybody whom one of the forms needs is asked.

@@ -5,14 +5,14 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fchmod, fstat, ftruncate,
     mkdirat, openat, openat2, readlinkat, renameat, statat, unlinkat,
 };
 use rustix::io::Errno;
-use warrant_plane::doors::{Entry, EntryKind, FileAnswer, FileCall, FileFault};
+use warrant_plane::doors::{Entry, EntryKind, FileAnswer, FileCall, FileFault, inside};
 use warrant_protocol::glob::Masks;
 
 /// Larger files do not travel through a door.
@@ -87,28 +87,6 @@ pub(super) fn perform(
     }
 }
 
-/// Returns a path as it is inside: absolute, without `.` and `..`.
-pub(super) fn absolute(home: &str, path: &str) -> Option<String> {
-    if path.contains('\0') || path.len() > 4096 {
-        return None;
-    }
-    let path = match path.strip_prefix('~') {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{home}{rest}"),
-        _ => path.to_owned(),
-    };
-    let mut folded = PathBuf::from("/");
-    for component in Path::new(home).join(path).components() {
-        match component {
-            Component::ParentDir => {
-                folded.pop();
-            }
-            Component::Normal(name) => folded.push(name),
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-        }
-    }
-    folded.to_str().map(str::to_owned)
-}
-
 impl Ground<'_> {
     /// Returns whether a directory of the sandbox's own exists; nothing for one of the system.
     pub(super) fn has_directory(&self, path: &str) -> Option<bool> {
@@ -119,7 +97,7 @@ impl Ground<'_> {
     /// Finds a path inside. What is neither home nor `/tmp` does not exist for calls on files.
     pub(super) fn spot(&self, path: &str) -> Result<Spot, Fault> {
         let missing = || (FileFault::Missing, format!("path '{path}' does not exist"));
-        let inside = absolute(self.home, path).ok_or_else(missing)?;
+        let inside = inside(self.home, path).ok_or_else(missing)?;
         let places = [(self.home, "home"), ("/tmp", "tmp")];
         let found = places.iter().find_map(|(place, name)| {
             let below = Path::new(&inside).strip_prefix(place).ok()?;

@@ -99,7 +99,9 @@ impl Backend for LifeWork<'_> {
             Reason::Destroyed => Outcome::Exited { code: 0 },
             Reason::Expired => Outcome::Limited { limit: LimitKind::Wall },
         };
-        Ok(report((outcome, self.probe()), began.elapsed(), sink, told.to_string().as_bytes()))
+        let told = told.to_string();
+        let said = (Stream::Stdout, told.as_bytes());
+        Ok(report((outcome, self.probe()), began.elapsed(), sink, said))
     }
 }
 
@@ -108,19 +110,23 @@ pub(super) fn report(
     (outcome, posture): (Outcome, Posture),
     wall: Duration,
     sink: &dyn Sink,
-    line: &[u8],
+    (stream, line): (Stream, &[u8]),
 ) -> RunReport {
-    let _ = sink.output(Stream::Stdout, line);
+    let _ = sink.output(stream, line);
     let digest = |bytes: &[u8]| StreamDigest {
         digest: Digest::from_bytes(Sha256::digest(bytes).into()),
         bytes: bytes.len() as u64,
         truncated: false,
     };
+    let (stdout, stderr): (&[u8], &[u8]) = match stream {
+        Stream::Stdout => (line, b""),
+        Stream::Stderr => (b"", line),
+    };
     RunReport {
         outcome,
         usage: Usage { wall_us: u64::try_from(wall.as_micros()).ok(), ..Usage::default() },
-        stdout: digest(line),
-        stderr: digest(b""),
+        stdout: digest(stdout),
+        stderr: digest(stderr),
         posture,
         upper: None,
     }

@@ -8,12 +8,15 @@
 //! Everything done in a sandbox is a record of its session, signed and chained (`records`); the
 //! rest of that SDK's surface reads them back (`reading`).
 
+mod deciding;
 mod evidence;
+mod executing;
 mod grants;
 mod intent;
 mod pack;
 mod reading;
 mod records;
+mod words;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,18 +29,16 @@ use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::{any, delete, get, post};
 use serde_json::{Map, Value, json};
+use warrant_protocol::RunId;
 use warrant_protocol::request::ActorRef;
-use warrant_protocol::{Digest, RunId};
 
-use self::grants::{Asked, Grant, Grants, Questions};
-use self::intent::{Command, Intent, Wish};
+use self::grants::{Grants, Questions};
 use self::records::{Entry, Kind};
-use crate::doors::reply::{self, number, text, texts, unknown_member};
+use crate::doors::reply::{self, number, text, unknown_member};
 use crate::doors::{
-    AtEnd, ChunkStream, Decided, DoorName, FileAnswer, FileCall, FileFault, Hall, Question, Reach,
-    Sandbox, Start, Verdict, Wanted, Workshop, WorkshopError,
+    AtEnd, DoorName, FileAnswer, FileCall, FileFault, Hall, Reach, Sandbox, Verdict, Wanted,
+    Workshop, WorkshopError,
 };
-use crate::store::RecordRow;
 
 /// Where a sandbox's home is.
 const HOME: &str = "/home/daytona";
@@ -66,10 +67,10 @@ pub fn router(hall: Hall) -> Router {
     let (grants, asked, exams) = Default::default();
     let desk = Desk { hall, grants, asked, exams };
     reading::routes()
-        .route("/v1/chat/completions", post(decide))
+        .route("/v1/chat/completions", post(deciding::decide))
         .route("/sandbox", post(create))
         .route("/sandbox/{id}", delete(destroy))
-        .route("/sandbox/{id}/process/execute", post(execute))
+        .route("/sandbox/{id}/process/execute", post(executing::execute))
         .layer(DefaultBodyLimit::max(MOST_JSON_BYTES))
         .merge(reading::pack_routes())
         .route("/sandbox/{id}/filesystem", get(read_file).put(write_file))
@@ -177,78 +178,6 @@ fn invalid(message: &str) -> Response {
     fault(StatusCode::BAD_REQUEST, "invalid_request", ("DENY_SCHEMA_MISMATCH", message))
 }
 
-async fn decide(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> Response {
-    let Intent { model, wish } = match intent::read(&body) {
-        Ok(intent) => intent,
-        Err(message) => return invalid(&message),
-    };
-    let command = match wish {
-        Wish::Command(command) => command,
-        Wish::Tool(tool) => return ungoverned(&model, &tool),
-    };
-    let key = grants::key(&command.sandbox, &command.argv.join(" "));
-    let digest = key.1;
-    let asking = Arc::clone(&desk.asked);
-    let decided = desk.hall.ask(move |workshop| {
-        own(workshop, &guest, &command.sandbox)?;
-        let question = Question { argv: &command.argv, variables: &command.variables };
-        let mut decided = workshop.decide(&guest, &command.sandbox, &question)?;
-        let text = completion(&decided, (&model, &command));
-        let entry = Entry {
-            verdict: decided.verdict,
-            reason: reason(decided.verdict),
-            reasons: decided.reasons.clone(),
-            command: Some(digest),
-            output: Some(Digest::of(text.as_bytes())),
-            ..Entry::allowed(Kind::Decision, decided.run.clone())
-        };
-        // INVARIANT: what is not recorded was not allowed.
-        let (plane, who) = (workshop.plane(), (command.sandbox.as_str(), &guest));
-        let record = match decided.note.take() {
-            Some(note) => records::keep_noted(plane, who, entry, *note)?,
-            None => records::keep(plane, who, entry)?,
-        };
-        let mut asked = None;
-        if decided.verdict == Verdict::Waiting {
-            let question = Asked { session: command.sandbox, owner: guest, command: digest };
-            lock(&asking).keep(decided.run.clone(), question);
-            asked = reading::intent_hash(plane, &decided.run);
-        }
-        Ok((decided, record, text, asked))
-    });
-    let (decided, record, text, asked) = match decided.await {
-        Ok(decided) => decided,
-        Err(refusal) => return error(&refusal),
-    };
-    let grant = Grant { decision: decided.run.clone(), is_approved: decided.is_approved };
-    if decided.verdict == Verdict::Allowed && !desk.grants().keep(key, grant, Instant::now()) {
-        let text = "too many grants wait for their execution";
-        let full = ("DENY_BUDGET_EXCEEDED", text);
-        return fault(StatusCode::TOO_MANY_REQUESTS, "permission_denied", full);
-    }
-    let mut response = answer(&decided, &record, text);
-    if let Some(hash) = asked {
-        set(&mut response, "x-helm-intent-hash", &records::spelled(&hash));
-    }
-    response
-}
-
-/// Says no to a tool that runs at the client's: nothing here could hold it to an answer.
-///
-/// SECURITY: a denial and no error, since adapters that are told to go on without governance run
-/// the tool after an error.
-fn ungoverned(model: &str, tool: &str) -> Response {
-    let text = format!("`{tool}` runs outside of any sandbox, where nothing is enforced");
-    let message = json!({ "role": "assistant", "content": text });
-    let now = crate::random::now().map_or(0, |now| now.unix_ms() / 1000);
-    let body = said(("chatcmpl-denied", model), now, (message, "stop"));
-    let mut response = reply::bytes(StatusCode::OK, "application/json", body.into_bytes());
-    set(&mut response, "x-helm-status", "DENIED");
-    set(&mut response, "x-helm-reason-code", "DENY_TOOL_NOT_FOUND");
-    set(&mut response, "x-helm-tool-calls", "0");
-    response
-}
-
 /// Returns what policy said of a call that failed.
 const fn judged(refusal: &WorkshopError) -> Verdict {
     match refusal {
@@ -264,67 +193,6 @@ const fn reason(verdict: Verdict) -> &'static str {
         Verdict::Denied => "DENY_POLICY_VIOLATION",
         Verdict::Waiting => "DENY_APPROVAL_REQUIRED",
     }
-}
-
-/// Returns the body of the answer to an intent.
-fn completion(decided: &Decided, (model, command): (&str, &Command)) -> String {
-    let (message, finish) = match decided.verdict {
-        Verdict::Allowed => {
-            let arguments = json!({ "sandbox_id": command.sandbox, "command": command.argv });
-            let message = json!({ "role": "assistant", "content": null, "tool_calls": [{
-                "id": format!("call_{}", decided.run.as_str()),
-                "type": "function",
-                "function": { "name": intent::TOOL, "arguments": arguments.to_string() },
-            }] });
-            (message, "tool_calls")
-        }
-        Verdict::Denied | Verdict::Waiting => {
-            (json!({ "role": "assistant", "content": refusal(decided) }), "stop")
-        }
-    };
-    let id = format!("chatcmpl-{}", decided.run.as_str());
-    said((&id, model), decided.at.unix_ms() / 1000, (message, finish))
-}
-
-/// Returns a chat completion of one message.
-fn said((id, model): (&str, &str), created: u64, (message, finish): (Value, &str)) -> String {
-    let body = json!({
-        "id": id,
-        "object": "chat.completion",
-        "created": created,
-        "model": model,
-        "choices": [{ "index": 0, "message": message, "finish_reason": finish }],
-        "usage": { "prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0 },
-    });
-    body.to_string()
-}
-
-/// Returns why not, for the person who reads it.
-fn refusal(decided: &Decided) -> String {
-    let reasons = decided.reasons.join("; ");
-    match decided.verdict {
-        Verdict::Waiting => {
-            let run = &decided.run;
-            format!("waits for approval, then ask again: warrant approve {run}; {reasons}")
-        }
-        Verdict::Allowed | Verdict::Denied => reasons,
-    }
-}
-
-fn answer(decided: &Decided, record: &RecordRow, text: String) -> Response {
-    let is_allowed = decided.verdict == Verdict::Allowed;
-    let hash = records::spelled(&Digest::of(text.as_bytes()));
-    let mut response = reply::bytes(StatusCode::OK, "application/json", text.into_bytes());
-    set(&mut response, "x-helm-status", if is_allowed { "APPROVED" } else { "DENIED" });
-    set(&mut response, "x-helm-reason-code", reason(decided.verdict));
-    set(&mut response, "x-helm-receipt-id", decided.run.as_str());
-    set(&mut response, "x-helm-decision-id", decided.run.as_str());
-    set(&mut response, "x-helm-lamport-clock", &record.lamport.to_string());
-    set(&mut response, "x-helm-proofgraph-node", &records::spelled(&record.hash));
-    set(&mut response, "x-helm-output-hash", &hash);
-    set(&mut response, "x-helm-signature", &record.signature);
-    set(&mut response, "x-helm-tool-calls", if is_allowed { "1" } else { "0" });
-    reply::with_receipt(response, Some(&decided.run))
 }
 
 impl Desk {
@@ -424,135 +292,21 @@ fn own(workshop: &dyn Workshop, guest: &ActorRef, id: &str) -> Result<Sandbox, W
 
 async fn destroy(State(desk): State<Desk>, Visit((guest, sandbox)): Visit) -> Response {
     desk.grants().forget(&sandbox.id, Instant::now());
-    lock(&desk.asked).forget(&sandbox.id);
-    match desk.hall.ask(move |workshop| workshop.destroy(&guest, &sandbox.id)).await {
+    let asked = Arc::clone(&desk.asked);
+    let ended = desk.hall.ask(move |workshop| {
+        let run = workshop.destroy(&guest, &sandbox.id)?;
+        // Nothing that people say from now on is of use to this session. What cannot be kept now
+        // is told when somebody reads the session.
+        let runs = lock(&asked).runs(&guest, Some(&sandbox.id));
+        if words::tell(workshop.plane(), &asked, &runs).is_ok() {
+            lock(&asked).forget(&sandbox.id);
+        }
+        Ok(run)
+    });
+    match ended.await {
         Ok(run) => reply::with_receipt(reply::json(StatusCode::OK, &json!({})), Some(&run)),
         Err(refusal) => error(&refusal),
     }
-}
-
-async fn execute(
-    State(desk): State<Desk>,
-    Visit((guest, sandbox)): Visit,
-    body: Bytes,
-) -> Response {
-    let wish = match reply::object(&body).and_then(|body| wish(&body)) {
-        Ok(wish) => wish,
-        Err(message) => return invalid(&message),
-    };
-    let (command, mut start) = wish;
-    let usual = sandbox.wanted.labels.get(EXECUTION_TIME).and_then(|ms| ms.parse().ok());
-    start.timeout_ms = start.timeout_ms.or(usual);
-    // SECURITY: the decision is bound to the sandbox and the exact command, and counts once.
-    let redeemed = desk.grants().redeem(&grants::key(&sandbox.id, &command), Instant::now());
-    let Some(grant) = redeemed else {
-        return refuse(&desk, (guest, sandbox), (command, start)).await;
-    };
-    start.approved = grant.is_approved.then(|| grant.decision.clone());
-    // SECURITY: a client that goes away meanwhile takes no record with it.
-    let work = perform(desk, (guest, sandbox), (command, start, grant));
-    let done = tokio::spawn(work).await;
-    done.unwrap_or_else(|_| error(&WorkshopError::Failed))
-}
-
-/// Executes what a grant allows and records it.
-async fn perform(
-    desk: Desk,
-    (guest, sandbox): (ActorRef, Sandbox),
-    (command, start, grant): (String, Start, Grant),
-) -> Response {
-    let (session, holder) = (sandbox.id.clone(), guest.clone());
-    let started = desk.hall.ask(move |workshop| workshop.start(&guest, &sandbox.id, start)).await;
-    let process = match started {
-        Ok(process) => process.attend(),
-        Err(refusal) => {
-            return unstarted(&desk, (session, holder), (command, grant, refusal)).await;
-        }
-    };
-    let end = process.wait().await;
-    let run = process.facts().run.clone();
-    let (text, is_told) = match end.exit_code() {
-        Some(code) => {
-            let took = end.at.unix_ms().saturating_sub(process.facts().started_at.unix_ms());
-            let body = json!({
-                "output": process.text(Some(ChunkStream::Stdout)),
-                "errors": process.text(Some(ChunkStream::Stderr)),
-                "exitCode": if end.is_timeout() { 124 } else { code },
-                "timedOut": end.is_timeout(),
-                "durationMs": took,
-            });
-            (body.to_string(), true)
-        }
-        None => (end.message.clone(), false),
-    };
-    let entry = Entry {
-        decision: Some(grant.decision),
-        command: Some(Digest::of(command.as_bytes())),
-        output: Some(Digest::of(text.as_bytes())),
-        ..Entry::allowed(Kind::Execution, run.clone())
-    };
-    let kept =
-        desk.hall.ask(move |workshop| records::keep(workshop.plane(), (&session, &holder), entry));
-    if let Err(refusal) = kept.await {
-        return error(&refusal);
-    }
-    if !is_told {
-        return error(&WorkshopError::Refused { run, message: end.message });
-    }
-    let response = reply::bytes(StatusCode::OK, "application/json", text.into_bytes());
-    reply::with_receipt(response, Some(&run))
-}
-
-/// Tells why an execution that was allowed did not start, and records it when it was judged.
-async fn unstarted(
-    desk: &Desk,
-    (session, holder): (String, ActorRef),
-    (command, grant, refusal): (String, Grant, WorkshopError),
-) -> Response {
-    if let Some(run) = refusal.run().cloned() {
-        let verdict = match refusal {
-            WorkshopError::Waiting { .. } => Verdict::Waiting,
-            _ => Verdict::Denied,
-        };
-        let entry = Entry {
-            verdict,
-            reason: reason(verdict),
-            decision: Some(grant.decision),
-            command: Some(Digest::of(command.as_bytes())),
-            ..Entry::allowed(Kind::Refusal, run)
-        };
-        let kept = desk
-            .hall
-            .ask(move |workshop| records::keep(workshop.plane(), (&session, &holder), entry));
-        if let Err(failure) = kept.await {
-            return error(&failure);
-        }
-    }
-    error(&refusal)
-}
-
-/// Refuses an execution that no decision allows, and records it.
-async fn refuse(
-    desk: &Desk,
-    (guest, sandbox): (ActorRef, Sandbox),
-    (command, start): (String, Start),
-) -> Response {
-    const REASON: &str = "DENY_IDEMPOTENCY_DUPLICATE";
-    let text = "no decision allows this very command in this sandbox, or it was used already";
-    let refused = desk.hall.ask(move |workshop| {
-        let run = workshop.refuse(&guest, &sandbox.id, &start.argv)?;
-        let entry = Entry {
-            verdict: Verdict::Denied,
-            reason: REASON,
-            command: Some(Digest::of(command.as_bytes())),
-            ..Entry::allowed(Kind::Refusal, run.clone())
-        };
-        records::keep(workshop.plane(), (&sandbox.id, &guest), entry)?;
-        Ok(run)
-    });
-    let run = refused.await.ok();
-    let response = fault(StatusCode::FORBIDDEN, "permission_denied", (REASON, text));
-    reply::with_receipt(response, run.as_ref())
 }
 
 /// Reads a time in seconds; none, or nothing, is no limit but that of policy.
@@ -562,26 +316,6 @@ fn timeout_ms(body: &Map<String, Value>) -> Result<Option<u64>, String> {
         let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
     }))
-}
-
-fn wish(body: &Map<String, Value>) -> Result<(String, Start), String> {
-    if let Some(name) = unknown_member(body, &["command", "env", "cwd", "timeout"]) {
-        return Err(format!("{name} is not served here"));
-    }
-    let command = text(body, "command")?.filter(|command| !command.is_empty());
-    let command = command.ok_or("command is missing")?;
-    let start = Start {
-        argv: vec!["bash".to_owned(), "-c".to_owned(), command.clone()],
-        env: texts(body, "env")?,
-        cwd: text(body, "cwd")?.filter(|cwd| !cwd.is_empty()),
-        timeout_ms: timeout_ms(body)?,
-        stdin: false,
-        terminal: None,
-        tag: None,
-        session: None,
-        approved: None,
-    };
-    Ok((command, start))
 }
 
 type Pairs = Query<std::collections::BTreeMap<String, String>>;

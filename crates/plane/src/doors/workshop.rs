@@ -517,6 +517,13 @@ pub trait Workshop: Send + Sync {
         question: &Question<'_>,
     ) -> Result<Decided, WorkshopError>;
 
+    /// Denies a tool that runs at the client's, where nothing can be enforced. Whoever asks keeps
+    /// the [`Decided::note`].
+    ///
+    /// # Errors
+    /// [`WorkshopError`] when nothing could be written down; that is no allow.
+    fn deny_tool(&self, guest: &ActorRef, tool: &str) -> Result<Decided, WorkshopError>;
+
     /// Records that an execution was refused because no decision allows it.
     ///
     /// # Errors
@@ -563,6 +570,10 @@ pub struct Question<'a> {
     pub argv: &'a [String],
     /// The names of the variables that it is to have.
     pub variables: &'a BTreeSet<String>,
+    /// Where it is to run, when that is said already.
+    pub cwd: Option<&'a str>,
+    /// Where else people may have approved it, for who does not say where it is to run.
+    pub elsewhere: &'a [String],
 }
 
 /// A decision about a command. It counts once its run is kept.
@@ -576,6 +587,9 @@ pub struct Decided {
     pub reasons: Vec<String>,
     /// Whether policy asked and people said yes: the execution may then rely on that.
     pub is_approved: bool,
+    /// The one directory that an allow counts in: the one that was said, or that people approved.
+    /// Nothing where policy judges the directory when it is executed.
+    pub cwd: Option<String>,
     /// When.
     pub at: Timestamp,
     /// The run as it is to be kept together with the record of its session; absent when it is

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
-use warrant_protocol::json;
+use warrant_protocol::{Digest, json};
 
 use crate::doors::reply::{boolean, text, unknown_member};
 
@@ -26,7 +26,12 @@ pub(super) enum Wish {
     /// A command in a sandbox.
     Command(Command),
     /// A tool of the client's own, which runs where it is and not here.
-    Tool(String),
+    Tool {
+        /// What it is called.
+        tool: String,
+        /// The whole intent.
+        digest: Digest,
+    },
 }
 
 /// A command that a later call executes.
@@ -34,6 +39,8 @@ pub(super) enum Wish {
 pub(super) struct Command {
     pub(super) sandbox: String,
     pub(super) argv: Vec<String>,
+    /// Where it is to run, when that is said: the adapter tells it with the execution only.
+    pub(super) cwd: Option<String>,
     /// The variables it is to have; their values are not kept.
     pub(super) variables: BTreeSet<String>,
 }
@@ -51,11 +58,15 @@ pub(super) fn read(body: &[u8]) -> Result<Intent, String> {
         return Err("stream is not served here: a decision comes whole".to_owned());
     }
     let model = text(&body, "model")?.unwrap_or_else(|| "helm-governance".to_owned());
-    let intent = object(content(&body)?.as_bytes());
+    let content = content(&body)?;
+    let intent = object(content.as_bytes());
     let intent = intent.ok_or("content is no JSON of an intent, or has a member twice")?;
     let wish = match text(&intent, "type")?.as_deref() {
         Some("sandbox_exec_intent") => Wish::Command(command(&body, &intent)?),
-        Some("tool_call_intent") => Wish::Tool(text(&intent, "tool")?.unwrap_or_default()),
+        Some("tool_call_intent") => Wish::Tool {
+            tool: text(&intent, "tool")?.unwrap_or_default(),
+            digest: Digest::of(content.as_bytes()),
+        },
         _ => return Err("type must be sandbox_exec_intent".to_owned()),
     };
     Ok(Intent { model, wish })
@@ -80,7 +91,7 @@ fn content(body: &Map<String, Value>) -> Result<&str, String> {
 }
 
 fn command(body: &Map<String, Value>, intent: &Map<String, Value>) -> Result<Command, String> {
-    let known = ["type", "provider", "sandbox_id", "command", "env"];
+    let known = ["type", "provider", "sandbox_id", "command", "env", "cwd"];
     if let Some(name) = unknown_member(intent, &known) {
         return Err(format!("{name} is not judged here"));
     }
@@ -95,7 +106,8 @@ fn command(body: &Map<String, Value>, intent: &Map<String, Value>) -> Result<Com
     let word = |value: &Value| value.as_str().map(str::to_owned);
     let argv: Option<Vec<String>> = words.iter().map(word).collect();
     let argv = argv.filter(|argv| !argv.is_empty()).ok_or("command must be a list of strings")?;
-    Ok(Command { sandbox, argv, variables: variables(intent)? })
+    let cwd = text(intent, "cwd")?.filter(|cwd| !cwd.is_empty());
+    Ok(Command { sandbox, argv, cwd, variables: variables(intent)? })
 }
 
 /// Returns whether the tools, if any are told, have the one that an allow calls.
@@ -153,6 +165,7 @@ mod tests {
         let command = Command {
             sandbox: "s".to_owned(),
             argv: vec!["a".to_owned(), "b c".to_owned()],
+            cwd: None,
             variables: ["X".to_owned()].into(),
         };
         assert_eq!(asked(&content), Ok(Wish::Command(command)));
@@ -161,7 +174,8 @@ mod tests {
     #[test]
     fn a_tool_of_the_client_is_told_from_a_command() {
         let content = r#"{"type":"tool_call_intent","tool":"mail","arguments":{"to":"x"}}"#;
-        assert_eq!(asked(content), Ok(Wish::Tool("mail".to_owned())));
+        let digest = Digest::of(content.as_bytes());
+        assert_eq!(asked(content), Ok(Wish::Tool { tool: "mail".to_owned(), digest }));
     }
 
     #[test]
@@ -206,7 +220,8 @@ mod tests {
     #[test]
     fn what_is_not_judged_is_refused() {
         for members in [
-            r#""command":["ls"],"cwd":"/tmp""#,
+            r#""command":["ls"],"user":"root""#,
+            r#""command":["ls"],"cwd":1"#,
             r#""command":["ls"],"provider":"e2b""#,
             r#""command":"ls""#,
             r#""command":[]"#,

@@ -22,10 +22,9 @@ use tokio::sync::Semaphore;
 use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::{Digest, PublicKey, RunId, canonicalize};
 
-use super::grants::Asked;
 use super::pack::{Files, pack, unpack};
-use super::records::{Entry, Kind, spelled};
-use super::{Desk, Guest, error, evidence, fault, invalid, lock, reason, records};
+use super::records::spelled;
+use super::{Desk, Guest, error, evidence, fault, invalid, lock, records, words};
 use crate::doors::reply::{self, text, unknown_member};
 use crate::doors::{ExamLevel, Verdict, WorkshopError};
 use crate::store::RecordRow;
@@ -121,8 +120,11 @@ async fn sessions(State(desk): State<Desk>, Guest(guest): Guest, Query(pairs): P
         Ok(page) => page,
         Err(message) => return invalid(&message),
     };
+    let asked = Arc::clone(&desk.asked);
     let rows = desk.hall.ask(move |workshop| {
         let store = workshop.plane().store();
+        let runs = lock(&asked).runs(&guest, None);
+        words::tell(workshop.plane(), &asked, &runs)?;
         store.sessions(&guest.label(), page).map_err(|_| WorkshopError::Failed)
     });
     match rows.await {
@@ -153,8 +155,11 @@ async fn receipts(
         Ok(page) => page,
         Err(message) => return invalid(&message),
     };
+    let asked = Arc::clone(&desk.asked);
     let rows = desk.hall.ask(move |workshop| {
         let store = workshop.plane().store();
+        let runs = lock(&asked).runs(&guest, Some(&session));
+        words::tell(workshop.plane(), &asked, &runs)?;
         let rows = store.records((&session, &guest.label()), (u64::from(after), limit));
         rows.map_err(|_| WorkshopError::Failed)
     });
@@ -209,7 +214,10 @@ async fn export(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> R
         Ok(session) => session,
         Err(message) => return invalid(&message),
     };
+    let asked = Arc::clone(&desk.asked);
     let packed = desk.hall.ask(move |workshop| {
+        let runs = lock(&asked).runs(&guest, session.as_deref());
+        words::tell(workshop.plane(), &asked, &runs)?;
         let files = evidence::gather(workshop.plane(), &guest, session.as_deref())?;
         pack(&files).map_err(|error| WorkshopError::Invalid(error.to_string()))
     });
@@ -335,10 +343,13 @@ async fn approve(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> 
         let actor = ActorRef { kind: ActorKind::Human, id: name };
         match plane.approve_authenticated(&waiting.run, &actor) {
             Ok(approved) => {
-                let question = lock(&asked).of(&waiting.run);
-                let record =
-                    question.map(|asked| recorded(plane, asked, (&waiting.run, &approved), &actor));
-                Ok(Word::Taken(waiting.run, approved, (actor, record.transpose()?)))
+                let verdict = match approved {
+                    Approved::Issued => Verdict::Allowed,
+                    _ => Verdict::Waiting,
+                };
+                let by = actor.label();
+                let record = words::record(plane, &asked, &waiting.run, (&by, verdict))?;
+                Ok(Word::Taken(waiting.run, approved, (actor, record)))
             }
             Err(refusal) => Ok(Word::Refused(refusal.to_string())),
         }
@@ -370,27 +381,6 @@ enum Word {
     Unsigned,
     Nothing,
     Refused(String),
-}
-
-/// Records a person's word in the session that asked for it.
-fn recorded(
-    plane: &EmbeddedPlane,
-    asked: Asked,
-    (run, approved): (&RunId, &Approved),
-    actor: &ActorRef,
-) -> Result<RecordRow, WorkshopError> {
-    let verdict = match approved {
-        Approved::Issued => Verdict::Allowed,
-        _ => Verdict::Waiting,
-    };
-    let entry = Entry {
-        verdict,
-        reason: reason(verdict),
-        command: Some(asked.command),
-        by: Some(actor.label()),
-        ..Entry::allowed(Kind::Approval, run.clone())
-    };
-    records::keep(plane, (&asked.session, &asked.owner), entry)
 }
 
 fn approver(

@@ -4,7 +4,7 @@
 //! ```text
 //! create ─► decision (ALLOW) ─► execution   an execution names the decision it used up
 //!           decision (DENY, ASK)            refusal: an execution that no decision allows
-//!           approval                        a person's word about a decision that asked
+//!           approval (ALLOW, ASK, DENY)     a person's word about a decision that asked
 //! ```
 //!
 //! A record names its run; the run's bundle is the proof of what happened, the record is the proof
@@ -162,6 +162,13 @@ fn body(
         "output": digest(entry.output),
         "receipt": digest(receipt),
     })
+}
+
+/// Returns the session of the tools that run at a client's, which have no sandbox: one for all of
+/// its token.
+pub(crate) fn tools_of(guest: &ActorRef) -> String {
+    let name: String = Digest::of(guest.label().as_bytes()).to_string().chars().take(20).collect();
+    format!("tools-{name}")
 }
 
 /// Returns a digest as that SDK spells it.
