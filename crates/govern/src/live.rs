@@ -18,6 +18,7 @@
 mod asks;
 mod backend;
 mod calls;
+mod changes;
 mod command;
 mod decide;
 mod disk;
@@ -38,18 +39,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use serde_json::json;
 use thiserror::Error;
 use warrant_plane::doors::{
-    Decided, DoorName, EndsCommands, FileAnswer, FileCall, Lookout, Process, Question, Reach,
-    Sandbox, Start, Wanted, Workshop, WorkshopError,
+    Changed, Decided, DoorName, EndsCommands, FileAnswer, FileCall, Lookout, Process, Question,
+    Reach, Sandbox, Start, Wanted, Workshop, WorkshopError,
 };
 use warrant_plane::{EmbeddedPlane, random};
 use warrant_protocol::request::ActorRef;
-use warrant_protocol::{RunId, Timestamp};
+use warrant_protocol::{Digest, RunId, Timestamp, canonicalize};
 use warrant_sandbox::Backend;
 
 use crate::desk::Desk;
 use crate::workbench::{Fingerprint, fingerprint};
+
+use changes::Told;
 
 pub use keeper::{McpHolder, Scope, TokenFile, TokenFileError, TokenRow};
 use life::Reason;
@@ -187,6 +191,19 @@ impl Live {
         Ok(Arc::clone(&current.shared))
     }
 
+    /// Has a change judged, leaves its receipt and makes it.
+    fn noted(
+        &self,
+        living: &Living,
+        (word, value): (&str, Option<String>),
+        make: impl FnOnce(&Living) -> Result<(), WorkshopError>,
+    ) -> Result<Changed, WorkshopError> {
+        let told = Told { word, value, note: None };
+        let run = changes::note(&*self.shared()?, living, told)?;
+        make(living)?;
+        Ok(Changed { sandbox: living.describe(), run })
+    }
+
     /// Ends every sandbox and waits until its life is sealed.
     pub fn close(&self) {
         for living in self.sandboxes.all() {
@@ -318,10 +335,10 @@ impl Workshop for Live {
         all.iter().find(is_it).map(|living| living.id.clone())
     }
 
-    fn extend(&self, guest: &ActorRef, id: &str, ms: u64) -> Result<Sandbox, WorkshopError> {
+    fn extend(&self, guest: &ActorRef, id: &str, ms: u64) -> Result<Changed, WorkshopError> {
         let living = self.sandboxes.of(guest, id)?;
-        living.extend(ms)?;
-        Ok(living.describe())
+        living.check_extension(ms)?;
+        self.noted(&living, ("extend", changes::time(Some(ms))), |living| living.extend(ms))
     }
 
     fn set_reach(
@@ -329,11 +346,11 @@ impl Workshop for Live {
         guest: &ActorRef,
         id: &str,
         reach: Reach,
-    ) -> Result<Sandbox, WorkshopError> {
+    ) -> Result<Changed, WorkshopError> {
         let living = self.sandboxes.of(guest, id)?;
         let shared = self.shared()?;
-        living.set_reach(&shared, reach)?;
-        Ok(living.describe())
+        let run = living.set_reach(&shared, reach)?;
+        Ok(Changed { sandbox: living.describe(), run })
     }
 
     fn set_idle(
@@ -341,10 +358,12 @@ impl Workshop for Live {
         guest: &ActorRef,
         id: &str,
         ms: Option<u64>,
-    ) -> Result<Sandbox, WorkshopError> {
+    ) -> Result<Changed, WorkshopError> {
         let living = self.sandboxes.of(guest, id)?;
-        living.set_idle(ms);
-        Ok(living.describe())
+        self.noted(&living, ("idle", changes::time(ms)), |living| {
+            living.set_idle(ms);
+            Ok(())
+        })
     }
 
     fn set_paused_end(
@@ -352,10 +371,12 @@ impl Workshop for Live {
         guest: &ActorRef,
         id: &str,
         ms: Option<u64>,
-    ) -> Result<Sandbox, WorkshopError> {
+    ) -> Result<Changed, WorkshopError> {
         let living = self.sandboxes.of(guest, id)?;
-        living.set_paused_end(ms);
-        Ok(living.describe())
+        self.noted(&living, ("end-paused", changes::time(ms)), |living| {
+            living.set_paused_end(ms);
+            Ok(())
+        })
     }
 
     fn set_labels(
@@ -363,21 +384,37 @@ impl Workshop for Live {
         guest: &ActorRef,
         id: &str,
         labels: BTreeMap<String, String>,
-    ) -> Result<Sandbox, WorkshopError> {
+    ) -> Result<Changed, WorkshopError> {
         asks::check_labels(None, &labels)?;
         let living = self.sandboxes.of(guest, id)?;
+        // Their values are the client's own; a digest binds them.
+        let names: Vec<&str> = labels.keys().map(String::as_str).collect();
+        let digest = Digest::of(canonicalize(&json!(labels)).as_bytes());
+        let note = Some(format!("labels: {}; {digest}", names.join(", ")));
+        let told = Told { word: "label", value: None, note };
+        let run = changes::note(&*self.shared()?, &living, told)?;
         living.set_labels(labels);
-        Ok(living.describe())
+        Ok(Changed { sandbox: living.describe(), run })
     }
 
-    fn pause(&self, guest: &ActorRef, id: &str, ends: EndsCommands) -> Result<(), WorkshopError> {
-        self.sandboxes.of(guest, id)?.pause(ends)
-    }
-
-    fn resume(&self, guest: &ActorRef, id: &str) -> Result<Sandbox, WorkshopError> {
+    fn pause(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        ends: EndsCommands,
+    ) -> Result<Changed, WorkshopError> {
         let living = self.sandboxes.of(guest, id)?;
-        living.wake();
-        Ok(living.describe())
+        living.pause(ends)?;
+        let run = changes::note_pause(&*self.shared()?, &living)?;
+        Ok(Changed { sandbox: living.describe(), run })
+    }
+
+    fn resume(&self, guest: &ActorRef, id: &str) -> Result<Changed, WorkshopError> {
+        let living = self.sandboxes.of(guest, id)?;
+        self.noted(&living, ("resume", None), |living| {
+            living.wake();
+            Ok(())
+        })
     }
 
     fn destroy(&self, guest: &ActorRef, id: &str) -> Result<RunId, WorkshopError> {

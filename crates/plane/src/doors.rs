@@ -62,9 +62,9 @@ pub use lookout::{Change, Eye, Lookout, Over, Sighting};
 pub use paths::inside;
 pub use process::{Attended, Chunk, ChunkStream, End, Grip, Next, Process, ProcessFacts};
 pub use workshop::{
-    AtEnd, Decided, DoorName, EndsCommands, Entry, EntryKind, FileAnswer, FileCall, FileFault,
-    Life, Question, Reach, Sandbox, ShellSession, Start, Terminal, Verdict, Wakes, Wanted,
-    Workshop, WorkshopError,
+    AtEnd, Changed, Decided, DoorName, EndsCommands, Entry, EntryKind, FileAnswer, FileCall,
+    FileFault, Life, Question, Reach, Sandbox, ShellSession, Start, Terminal, Verdict, Wakes,
+    Wanted, Workshop, WorkshopError,
 };
 
 use warrant_protocol::Timestamp;

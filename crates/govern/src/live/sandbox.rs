@@ -338,29 +338,34 @@ impl Living {
         }
     }
 
-    pub(super) fn extend(&self, ms: u64) -> Result<(), WorkshopError> {
+    /// Fails when its end cannot be so many milliseconds from now.
+    pub(super) fn check_extension(&self, ms: u64) -> Result<(), WorkshopError> {
         check_end(ms, self.longest_ms)?;
-        let ends_at = now().plus_ms(ms);
-        if ends_at > self.ends_at_most {
+        if now().plus_ms(ms) > self.ends_at_most {
             let message = format!("policy lets this sandbox live until {}", self.ends_at_most);
             return Err(WorkshopError::Invalid(message));
         }
+        Ok(())
+    }
+
+    pub(super) fn extend(&self, ms: u64) -> Result<(), WorkshopError> {
+        self.check_extension(ms)?;
         let mut state = self.state();
-        state.ends_at = ends_at;
+        state.ends_at = now().plus_ms(ms).min(self.ends_at_most);
         state.touched = now();
         Ok(())
     }
 
     /// Has further reach judged like a life of its own, and lets later commands have it.
-    pub(super) fn set_reach(&self, shared: &Shared, reach: Reach) -> Result<(), WorkshopError> {
+    pub(super) fn set_reach(&self, shared: &Shared, reach: Reach) -> Result<RunId, WorkshopError> {
         let hosts = hosts(&shared.desk, &reach);
         let argv = words(&["sandbox", "network", &self.id]);
         let place = self.place(shared);
         let wish = Wish { hosts: &hosts, ..plain_wish(&argv) };
         let ask = asks::ask(&place, &wish)?;
-        calls::note(shared, &ask)?;
+        let run = calls::note(shared, &ask)?;
         self.state().hosts = hosts;
-        Ok(())
+        Ok(run)
     }
 
     pub(super) fn pause(&self, ends: EndsCommands) -> Result<(), WorkshopError> {

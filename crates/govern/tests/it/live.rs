@@ -382,6 +382,58 @@ fn a_command_that_was_killed_hinders_no_pause() {
 }
 
 #[test]
+fn every_change_of_a_sandbox_has_a_receipt_of_its_own() {
+    let house = house();
+    let (sandbox, one) = (house.create(), guest("one"));
+    let id = sandbox.id.as_str();
+    let labels = BTreeMap::from([("tier".to_owned(), "kept-from-contracts".to_owned())]);
+    let changes = [
+        house.live.extend(&one, id, 90_000).unwrap(),
+        house.live.set_idle(&one, id, Some(3_600_000)).unwrap(),
+        house.live.set_paused_end(&one, id, None).unwrap(),
+        house.live.set_labels(&one, id, labels).unwrap(),
+        house.live.set_reach(&one, id, Reach::Nothing).unwrap(),
+        house.live.pause(&one, id, EndsCommands::Yes).unwrap(),
+        house.live.resume(&one, id).unwrap(),
+    ];
+    let words = ["extend", "idle", "end-paused", "label", "network", "pause", "resume"];
+    let mut runs = vec![sandbox.run.clone()];
+    for (changed, word) in changes.iter().zip(words) {
+        assert!(!runs.contains(&changed.run), "{word}");
+        runs.push(changed.run.clone());
+        let bundle = house.bundle(&changed.run);
+        assert!(bundle.contains(&format!("sandbox {word} {id}")), "{word}: {bundle}");
+        assert!(!bundle.contains("kept-from-contracts"), "{word}");
+        let row = house.desk.plane().store().run(&changed.run).unwrap();
+        assert_eq!(row.state, RunState::Completed, "{word}");
+    }
+    let refused = house.live.extend(&one, id, 30 * 3_600_000);
+    assert!(matches!(refused, Err(WorkshopError::Invalid(_))), "nothing was changed");
+    assert_eq!(house.live.find(&one, id).unwrap().life, Life::Running);
+}
+
+#[test]
+fn a_policy_that_forbids_it_lets_no_change_be_made_but_a_pause() {
+    let house = house();
+    let (sandbox, one) = (house.create(), guest("one"));
+    forbid(&house, "sandbox");
+    let id = sandbox.id.as_str();
+    let denied = |made: Result<_, WorkshopError>| {
+        assert!(matches!(made.map(|_| ()), Err(WorkshopError::Denied { .. })));
+    };
+    denied(house.live.extend(&one, id, 90_000));
+    denied(house.live.set_idle(&one, id, Some(1)));
+    denied(house.live.set_labels(&one, id, BTreeMap::from([("a".into(), "b".into())])));
+    denied(house.live.set_reach(&one, id, Reach::Nothing));
+    let now = house.live.find(&one, id).unwrap();
+    assert_eq!((now.ends_at, now.wanted.labels.len()), (sandbox.ends_at, 0));
+    let paused = house.live.pause(&one, id, EndsCommands::Yes).unwrap();
+    assert!(house.bundle(&paused.run).contains("is not refused"));
+    denied(house.live.resume(&one, id));
+    assert_eq!(house.live.find(&one, id).unwrap().life, Life::Paused);
+}
+
+#[test]
 fn a_pause_ends_no_command_that_came_after_it() {
     let house = house();
     let (sandbox, one) = (house.create(), guest("one"));
@@ -453,7 +505,7 @@ fn a_sandbox_that_pauses_at_its_end_keeps_its_files_and_its_commands() {
     let refused = house.live.start(&one, &sandbox.id, shell("true"));
     assert!(matches!(refused, Err(WorkshopError::Paused)));
     let awake = house.live.resume(&one, &sandbox.id).unwrap();
-    assert!(awake.ends_at > warrant_plane::random::now().unwrap(), "it has its time again");
+    assert!(awake.sandbox.ends_at > warrant_plane::random::now().unwrap(), "it has its time again");
     assert_eq!(house.run(&sandbox, "cat file").1, "kept\n");
 
     let ending = pauses(EndsCommands::Yes, Wakes::ByCalls);

@@ -145,6 +145,15 @@ pub struct Sandbox {
     pub disk_bytes: Option<u64>,
 }
 
+/// A sandbox that was changed.
+#[derive(Debug, Clone)]
+pub struct Changed {
+    /// As it is now.
+    pub sandbox: Sandbox,
+    /// The run with the receipt of the change.
+    pub run: RunId,
+}
+
 /// Whether a sandbox takes commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
@@ -430,60 +439,65 @@ pub trait Workshop: Send + Sync {
     /// Moves its end to so many milliseconds from now.
     ///
     /// # Errors
-    /// [`WorkshopError::Invalid`] beyond what policy lets it live.
-    fn extend(&self, guest: &ActorRef, id: &str, ms: u64) -> Result<Sandbox, WorkshopError>;
+    /// [`WorkshopError`] beyond what policy lets it live, or when policy does not let it.
+    fn extend(&self, guest: &ActorRef, id: &str, ms: u64) -> Result<Changed, WorkshopError>;
 
     /// Changes what later commands may reach.
     ///
     /// # Errors
     /// [`WorkshopError`] when policy does not let it.
     fn set_reach(&self, guest: &ActorRef, id: &str, reach: Reach)
-    -> Result<Sandbox, WorkshopError>;
+    -> Result<Changed, WorkshopError>;
 
     /// Changes after how long without a call it is paused; nothing means never.
     ///
     /// # Errors
-    /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
+    /// [`WorkshopError`] when policy does not let it, or this caller has none of that id.
     fn set_idle(
         &self,
         guest: &ActorRef,
         id: &str,
         ms: Option<u64>,
-    ) -> Result<Sandbox, WorkshopError>;
+    ) -> Result<Changed, WorkshopError>;
 
     /// Changes after how long without a resume a paused one ends; nothing means with its time.
     ///
     /// # Errors
-    /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
+    /// [`WorkshopError`] when policy does not let it, or this caller has none of that id.
     fn set_paused_end(
         &self,
         guest: &ActorRef,
         id: &str,
         ms: Option<u64>,
-    ) -> Result<Sandbox, WorkshopError>;
+    ) -> Result<Changed, WorkshopError>;
 
     /// Replaces the client's own labels.
     ///
     /// # Errors
-    /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
+    /// [`WorkshopError`] when policy does not let it, or this caller has none of that id.
     fn set_labels(
         &self,
         guest: &ActorRef,
         id: &str,
         labels: BTreeMap<String, String>,
-    ) -> Result<Sandbox, WorkshopError>;
+    ) -> Result<Changed, WorkshopError>;
 
     /// Stops taking commands and keeps the files. Running commands are ended if `ends_commands`.
     ///
     /// # Errors
     /// [`WorkshopError::Busy`] while a command runs that must not be ended.
-    fn pause(&self, guest: &ActorRef, id: &str, ends: EndsCommands) -> Result<(), WorkshopError>;
+    fn pause(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        ends: EndsCommands,
+    ) -> Result<Changed, WorkshopError>;
 
     /// Takes commands again.
     ///
     /// # Errors
-    /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
-    fn resume(&self, guest: &ActorRef, id: &str) -> Result<Sandbox, WorkshopError>;
+    /// [`WorkshopError`] when policy does not let it, or this caller has none of that id.
+    fn resume(&self, guest: &ActorRef, id: &str) -> Result<Changed, WorkshopError>;
 
     /// Ends it: every process, every file, and seals its life.
     ///

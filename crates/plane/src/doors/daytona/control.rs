@@ -12,7 +12,7 @@ use warrant_protocol::request::ActorRef;
 use super::{DAEMON_VERSION, Guest, HOME, USER, Visit, error, invalid, is_sdk_since};
 use crate::doors::page::{Order, Page};
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
-use crate::doors::{AtEnd, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
+use crate::doors::{AtEnd, Changed, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
 
 /// Where older SDKs look for the toolbox.
 const TOOLBOX_PORT: u16 = 2280;
@@ -57,7 +57,13 @@ pub(crate) async fn create(
     };
     let created = hall.ask(move |workshop| {
         let sandbox = workshop.create(&guest, wanted)?;
-        workshop.set_paused_end(&guest, &sandbox.id, deletes_after)
+        match deletes_after {
+            None => Ok(sandbox),
+            Some(_) => {
+                let changed = workshop.set_paused_end(&guest, &sandbox.id, deletes_after)?;
+                Ok(changed.sandbox)
+            }
+        }
     });
     match created.await {
         Ok(sandbox) => answer(&headers, &sandbox),
@@ -223,12 +229,9 @@ pub(crate) async fn stop(
     Visit((guest, sandbox)): Visit,
     headers: HeaderMap,
 ) -> Response {
-    let stopped = hall.ask(move |workshop| {
-        workshop.pause(&guest, &sandbox.id, EndsCommands::Yes)?;
-        workshop.find(&guest, &sandbox.id)
-    });
-    match stopped.await {
-        Ok(sandbox) => answer(&headers, &sandbox),
+    let ends = EndsCommands::Yes;
+    match hall.ask(move |workshop| workshop.pause(&guest, &sandbox.id, ends)).await {
+        Ok(changed) => changed_answer(&headers, &changed),
         Err(refusal) => error(&refusal),
     }
 }
@@ -239,7 +242,7 @@ pub(crate) async fn start(
     headers: HeaderMap,
 ) -> Response {
     match hall.ask(move |workshop| workshop.resume(&guest, &sandbox.id)).await {
-        Ok(sandbox) => answer(&headers, &sandbox),
+        Ok(changed) => changed_answer(&headers, &changed),
         Err(refusal) => error(&refusal),
     }
 }
@@ -251,8 +254,8 @@ pub(crate) async fn set_idle(
     Path((_, minutes)): Path<(String, u64)>,
 ) -> Response {
     let ms = (minutes > 0).then(|| minutes.saturating_mul(MINUTE_MS));
-    match hall.workshop.set_idle(&guest, &sandbox.id, ms) {
-        Ok(sandbox) => answer(&headers, &sandbox),
+    match hall.ask(move |workshop| workshop.set_idle(&guest, &sandbox.id, ms)).await {
+        Ok(changed) => changed_answer(&headers, &changed),
         Err(refusal) => error(&refusal),
     }
 }
@@ -264,8 +267,9 @@ pub(crate) async fn set_paused_end(
     headers: HeaderMap,
     Path((_, minutes)): Path<(String, i64)>,
 ) -> Response {
-    match hall.workshop.set_paused_end(&guest, &sandbox.id, minutes_or_never(minutes)) {
-        Ok(sandbox) => answer(&headers, &sandbox),
+    let ms = minutes_or_never(minutes);
+    match hall.ask(move |workshop| workshop.set_paused_end(&guest, &sandbox.id, ms)).await {
+        Ok(changed) => changed_answer(&headers, &changed),
         Err(refusal) => error(&refusal),
     }
 }
@@ -291,8 +295,9 @@ pub(crate) async fn set_ttl(
     headers: HeaderMap,
     Path((_, minutes)): Path<(String, u64)>,
 ) -> Response {
-    match hall.workshop.extend(&guest, &sandbox.id, minutes.saturating_mul(MINUTE_MS)) {
-        Ok(sandbox) => answer(&headers, &sandbox),
+    let ms = minutes.saturating_mul(MINUTE_MS);
+    match hall.ask(move |workshop| workshop.extend(&guest, &sandbox.id, ms)).await {
+        Ok(changed) => changed_answer(&headers, &changed),
         Err(refusal) => error(&refusal),
     }
 }
@@ -307,8 +312,10 @@ pub(crate) async fn set_labels(
         Err(message) => return invalid(&message),
     };
     let answer = json!({ "labels": labels });
-    match hall.workshop.set_labels(&guest, &sandbox.id, labels) {
-        Ok(_) => reply::json(StatusCode::OK, &answer),
+    match hall.ask(move |workshop| workshop.set_labels(&guest, &sandbox.id, labels)).await {
+        Ok(changed) => {
+            reply::with_receipt(reply::json(StatusCode::OK, &answer), Some(&changed.run))
+        }
         Err(refusal) => error(&refusal),
     }
 }
@@ -413,7 +420,7 @@ pub(crate) async fn set_network(
         Err(message) => return invalid(&message),
     };
     match hall.ask(move |workshop| workshop.set_reach(&guest, &sandbox.id, reach)).await {
-        Ok(sandbox) => answer(&headers, &sandbox),
+        Ok(changed) => changed_answer(&headers, &changed),
         Err(refusal) => error(&refusal),
     }
 }
@@ -429,6 +436,11 @@ fn reach(body: &Map<String, Value>) -> Result<Reach, String> {
         hosts.extend(listed.map(str::to_owned));
     }
     Ok(if hosts.is_empty() { Reach::AsPolicy } else { Reach::Hosts(hosts) })
+}
+
+/// Returns a sandbox that was changed, and names the receipt of the change.
+fn changed_answer(headers: &HeaderMap, changed: &Changed) -> Response {
+    reply::with_receipt(answer(headers, &changed.sandbox), Some(&changed.run))
 }
 
 fn answer(headers: &HeaderMap, sandbox: &Sandbox) -> Response {

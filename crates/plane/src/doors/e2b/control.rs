@@ -13,7 +13,8 @@ use super::{ENVD_VERSION, HOME, USER, api_error, api_fault};
 use crate::doors::page::{Order, Page};
 use crate::doors::reply::{self, boolean, list as texts_of, text, texts, unknown_member, whole};
 use crate::doors::{
-    AtEnd, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wakes, Wanted, WorkshopError,
+    AtEnd, Changed, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wakes, Wanted, Workshop,
+    WorkshopError,
 };
 
 /// How long a sandbox lives when the client does not say, in seconds.
@@ -132,7 +133,7 @@ pub(crate) async fn destroy(
     Path(id): Path<String>,
 ) -> Response {
     let name = id.clone();
-    match hall.ask(move |workshop| workshop.destroy(&guest, &id)).await {
+    match on(&hall, (guest, id), |workshop, guest, id| workshop.destroy(guest, id)).await {
         Ok(run) => reply::with_receipt(reply::empty(StatusCode::NO_CONTENT), Some(&run)),
         Err(error) => not_found(&name, &error),
     }
@@ -169,10 +170,28 @@ async fn move_end(
     };
     let name = id.clone();
     let ms = seconds.saturating_mul(1000);
-    match hall.ask(move |workshop| workshop.extend(&guest, &id, ms)).await {
-        Ok(_) => reply::empty(StatusCode::NO_CONTENT),
+    match on(&hall, (guest, id), move |workshop, guest, id| workshop.extend(guest, id, ms)).await {
+        Ok(changed) => done(&changed),
         Err(error) => not_found(&name, &error),
     }
+}
+
+/// Does something to a sandbox that this door leads into.
+///
+/// SECURITY: a sandbox of the HELM door is changed and ended by its own calls alone; what others
+/// did would be no record of its session.
+async fn on<T: Send + 'static>(
+    hall: &Hall,
+    (guest, id): (ActorRef, String),
+    work: impl FnOnce(&dyn Workshop, &ActorRef, &str) -> Result<T, WorkshopError> + Send + 'static,
+) -> Result<T, WorkshopError> {
+    hall.find(&guest, &id)?;
+    hall.ask(move |workshop| work(workshop, &guest, &id)).await
+}
+
+/// Says that a change was made.
+fn done(changed: &Changed) -> Response {
+    reply::with_receipt(reply::empty(StatusCode::NO_CONTENT), Some(&changed.run))
 }
 
 pub(crate) async fn connect(
@@ -202,19 +221,21 @@ pub(crate) async fn connect(
         Err(error) => return not_found(&name, &error),
     }
     let joined = hall.ask(move |workshop| {
-        let sandbox = workshop.resume(&guest, &id)?;
+        let joined = workshop.resume(&guest, &id)?;
         let Some(ms) = seconds.map(|seconds| seconds.saturating_mul(1000)) else {
-            return Ok(sandbox);
+            return Ok(joined);
         };
         // Joining only ever moves the end away.
         let now = crate::random::now().map_err(|_| WorkshopError::Failed)?;
-        if now.plus_ms(ms) <= sandbox.ends_at {
-            return Ok(sandbox);
+        if now.plus_ms(ms) <= joined.sandbox.ends_at {
+            return Ok(joined);
         }
         workshop.extend(&guest, &id, ms)
     });
     match joined.await {
-        Ok(sandbox) => created(StatusCode::OK, &sandbox),
+        Ok(Changed { sandbox, run }) => {
+            reply::with_receipt(created(StatusCode::OK, &sandbox), Some(&run))
+        }
         Err(error) => not_found(&name, &error),
     }
 }
@@ -233,8 +254,8 @@ pub(crate) async fn pause(
         Err(message) => return api_fault(StatusCode::BAD_REQUEST, &message),
     };
     let name = id.clone();
-    match hall.ask(move |workshop| workshop.pause(&guest, &id, ends)).await {
-        Ok(()) => reply::empty(StatusCode::NO_CONTENT),
+    match on(&hall, (guest, id), move |workshop, guest, id| workshop.pause(guest, id, ends)).await {
+        Ok(changed) => done(&changed),
         Err(error) => not_found(&name, &error),
     }
 }
@@ -255,8 +276,11 @@ pub(crate) async fn set_network(
         Err(message) => return api_fault(StatusCode::BAD_REQUEST, &message),
     };
     let name = id.clone();
-    match hall.ask(move |workshop| workshop.set_reach(&guest, &id, reach)).await {
-        Ok(_) => reply::empty(StatusCode::NO_CONTENT),
+    let set = move |workshop: &dyn Workshop, guest: &ActorRef, id: &str| {
+        workshop.set_reach(guest, id, reach)
+    };
+    match on(&hall, (guest, id), set).await {
+        Ok(changed) => done(&changed),
         Err(error) => not_found(&name, &error),
     }
 }

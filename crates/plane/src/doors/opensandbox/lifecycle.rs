@@ -14,7 +14,7 @@ use super::{
     network,
 };
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
-use crate::doors::{AtEnd, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
+use crate::doors::{AtEnd, Changed, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
 
 /// The version of the server whose behavior is served.
 const VERSION: &str = "1.1.1";
@@ -188,9 +188,10 @@ pub(crate) async fn renew(
         return invalid("expiresAt must be a moment as RFC 3339 writes it");
     };
     let ms = until.unix_ms().saturating_sub(now.unix_ms());
-    match hall.workshop.extend(&guest, &id, ms) {
-        Ok(sandbox) => {
-            reply::json(StatusCode::OK, &json!({ "expiresAt": sandbox.ends_at.to_string() }))
+    match hall.ask(move |workshop| workshop.extend(&guest, &id, ms)).await {
+        Ok(Changed { sandbox, run }) => {
+            let body = json!({ "expiresAt": sandbox.ends_at.to_string() });
+            reply::with_receipt(reply::json(StatusCode::OK, &body), Some(&run))
         }
         Err(refusal) => error(&refusal),
     }
@@ -204,6 +205,11 @@ fn moment(text: &str) -> Option<Timestamp> {
     format!("{whole}.{decimals}Z").parse().ok()
 }
 
+/// Says that a change was made.
+fn accepted(changed: &Changed) -> Response {
+    reply::with_receipt(reply::empty(StatusCode::ACCEPTED), Some(&changed.run))
+}
+
 pub(crate) async fn pause(
     State(hall): State<Hall>,
     Visit((guest, _)): Visit,
@@ -211,7 +217,7 @@ pub(crate) async fn pause(
 ) -> Response {
     let paused = hall.ask(move |workshop| workshop.pause(&guest, &id, EndsCommands::No)).await;
     match paused {
-        Ok(()) => reply::empty(StatusCode::ACCEPTED),
+        Ok(changed) => accepted(&changed),
         Err(refusal) => error(&refusal),
     }
 }
@@ -221,8 +227,8 @@ pub(crate) async fn resume(
     Visit((guest, _)): Visit,
     Path(id): Path<String>,
 ) -> Response {
-    match hall.workshop.resume(&guest, &id) {
-        Ok(_) => reply::empty(StatusCode::ACCEPTED),
+    match hall.ask(move |workshop| workshop.resume(&guest, &id)).await {
+        Ok(changed) => accepted(&changed),
         Err(refusal) => error(&refusal),
     }
 }
@@ -248,8 +254,10 @@ pub(crate) async fn set_metadata(
     if let Err(message) = check_labels(&labels) {
         return invalid(&message);
     }
-    match hall.workshop.set_labels(&guest, &id, labels) {
-        Ok(sandbox) => answer(StatusCode::OK, &sandbox),
+    match hall.ask(move |workshop| workshop.set_labels(&guest, &id, labels)).await {
+        Ok(Changed { sandbox, run }) => {
+            reply::with_receipt(answer(StatusCode::OK, &sandbox), Some(&run))
+        }
         Err(refusal) => error(&refusal),
     }
 }

@@ -16,7 +16,7 @@ use warrant_protocol::request::ActorRef;
 
 use super::{Desk, Enter, error, invalid};
 use crate::doors::reply::{self, text, unknown_member};
-use crate::doors::{Reach, Sandbox};
+use crate::doors::{Changed, Reach, Sandbox};
 
 /// More rules than this are not taken at once, nor remembered.
 const MOST_RULES: usize = 1000;
@@ -122,9 +122,9 @@ async fn change(
     let id = sandbox.id;
     let changed = desk.hall.ask(move |workshop| workshop.set_reach(&guest, &id, reach)).await;
     match changed {
-        Ok(sandbox) => {
+        Ok(Changed { sandbox, run }) => {
             desk.denied.set(desk, &sandbox.id, denied);
-            policy_of(desk, &sandbox)
+            reply::with_receipt(policy_of(desk, &sandbox), Some(&run))
         }
         Err(refusal) => error(&refusal),
     }
