@@ -27,6 +27,7 @@ mod files;
 mod keeper;
 mod life;
 mod lookout;
+mod measure;
 mod sandbox;
 mod shell;
 
@@ -42,8 +43,8 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::json;
 use thiserror::Error;
 use warrant_plane::doors::{
-    Changed, Decided, DoorName, EndsCommands, FileAnswer, FileCall, Lookout, Process, Question,
-    Reach, Sandbox, Start, Wanted, Workshop, WorkshopError,
+    Changed, Decided, DoorName, EndsCommands, FileAnswer, FileCall, Lookout, Measure, Process,
+    Question, Reach, Sandbox, Start, Wanted, Workshop, WorkshopError,
 };
 use warrant_plane::{EmbeddedPlane, random};
 use warrant_protocol::request::ActorRef;
@@ -467,6 +468,11 @@ impl Workshop for Live {
         let living = self.sandboxes.of(guest, id)?;
         living.touch();
         Ok(living.processes())
+    }
+
+    fn measures(&self, guest: &ActorRef, id: &str) -> Result<Vec<Measure>, WorkshopError> {
+        let living = self.sandboxes.of(guest, id)?;
+        living.meter.read(&living)
     }
 
     fn lookouts(&self, guest: &ActorRef, id: &str) -> Result<Vec<Arc<Lookout>>, WorkshopError> {

@@ -63,8 +63,8 @@ pub use paths::inside;
 pub use process::{Attended, Chunk, ChunkStream, End, Grip, Next, Process, ProcessFacts};
 pub use workshop::{
     AtEnd, Changed, Decided, DoorName, EndsCommands, Entry, EntryKind, FileAnswer, FileCall,
-    FileFault, Life, Question, Reach, Sandbox, ShellSession, Start, Terminal, Verdict, Wakes,
-    Wanted, Workshop, WorkshopError,
+    FileFault, Life, Measure, Question, Reach, Sandbox, ShellSession, Start, Terminal, Verdict,
+    Wakes, Wanted, Workshop, WorkshopError,
 };
 
 use warrant_protocol::Timestamp;

@@ -35,7 +35,7 @@ pub use invocation::{
     WorkspaceAccess,
 };
 pub use namespace::{Namespace, veiled};
-pub use neighbors::Neighborhood;
+pub use neighbors::{Neighborhood, Together};
 pub use port::{
     Backend, BoundaryError, COMPONENTS, Gate, NetworkDecision, Plan, REMOTE_COMPONENTS, Refusal,
     RunReport, Sink, Stream, StreamDigest, components,

@@ -25,7 +25,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use warrant_jail::{Family, Listener, ListenerKind, Usher, Wish};
 
-use crate::Cancel;
+use crate::{Cancel, tree};
 
 use relay::{Ticket, Visit};
 use servers::Tables;
@@ -64,6 +64,8 @@ struct State {
 /// One command's jail.
 struct House {
     id: u64,
+    /// Its pid 1, as this machine sees it.
+    pid: i32,
     tables: Tables,
     usher: Arc<Mutex<Usher>>,
     /// Ports of the boundary, which are nobody's servers.
@@ -106,7 +108,30 @@ impl fmt::Debug for Neighborhood {
     }
 }
 
+/// What commands that run use together, as the kernel tells of their processes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Together {
+    /// CPU time so far, in milliseconds.
+    pub cpu_ms: u64,
+    /// Memory that belongs to single processes, and shared memory as each maps it.
+    pub memory_bytes: u64,
+    /// Pages of files that they map, counted for each.
+    pub mapped_bytes: u64,
+}
+
 impl Neighborhood {
+    /// Returns what the commands that run now use together.
+    #[must_use]
+    pub fn together(&self) -> Together {
+        let state = self.shared.lock();
+        let used = state.houses.iter().map(|house| tree::usage(house.pid));
+        used.fold(Together::default(), |all, one| Together {
+            cpu_ms: all.cpu_ms + one.cpu_ms,
+            memory_bytes: all.memory_bytes + one.memory_bytes,
+            mapped_bytes: all.mapped_bytes + one.mapped_bytes,
+        })
+    }
+
     /// Returns which servers a new command should find from its first moment on, beside the
     /// listeners of its boundary.
     pub(crate) fn expected(&self, boundary: &[Listener]) -> Expected {
@@ -132,7 +157,7 @@ impl Neighborhood {
             doors.insert(server, Door::new(listener, host)?);
         }
         let usher = Arc::new(Mutex::new(usher));
-        state.houses.push(House { id, tables: Tables::of(pid), usher, taken, doors });
+        state.houses.push(House { id, pid, tables: Tables::of(pid), usher, taken, doors });
         let resident = Resident { shared: Arc::clone(&self.shared), id };
         match &state.bell {
             Some(bell) => bell.cancel(),

@@ -12,6 +12,8 @@ pub(crate) struct TreeUsage {
     pub(crate) cpu_ms: u64,
     /// Memory that belongs to single processes, and shared memory as each maps it.
     pub(crate) memory_bytes: u64,
+    /// Pages of files that they map, counted for each.
+    pub(crate) mapped_bytes: u64,
     /// Most descriptors open in one process.
     pub(crate) most_open_files: u64,
 }
@@ -52,7 +54,9 @@ pub(crate) fn usage(root: i32) -> TreeUsage {
     let mut total = reaped_cpu(root);
     for pid in descendants(root) {
         total.cpu_ms += cpu_ms(pid, 11..15);
-        total.memory_bytes += memory_bytes(pid);
+        let (own, mapped) = memory_bytes(pid);
+        total.memory_bytes += own;
+        total.mapped_bytes += mapped;
         let open = fs::metadata(format!("/proc/{pid}/fd")).map_or(0, |fd| fd.len());
         total.most_open_files = total.most_open_files.max(open);
     }
@@ -73,13 +77,15 @@ fn cpu_ms(pid: i32, fields: std::ops::Range<usize>) -> u64 {
     values.filter_map(|value| value.parse::<u64>().ok()).sum::<u64>() * MS_PER_TICK
 }
 
-fn memory_bytes(pid: i32) -> u64 {
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return 0 };
+/// Returns what belongs to a process, and what it maps of files.
+fn memory_bytes(pid: i32) -> (u64, u64) {
+    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return (0, 0) };
     let of = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse::<u64>().ok()
+        line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
     };
-    (of("RssAnon:").unwrap_or(0) + of("RssShmem:").unwrap_or(0)) * 1024
+    let own = of("RssAnon:").unwrap_or(0) + of("RssShmem:").unwrap_or(0);
+    (own, of("RssFile:").unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -66,6 +66,11 @@ denied = rejects(lambda: sandbox.commands.run("touch /tmp/denied-ran; sudo id"),
 assert isinstance(denied, SandboxException)
 assert not sandbox.files.exists("/tmp/denied-ran")
 
+measured = sandbox.get_metrics()[-1]
+assert measured.cpu_count >= 1 and 0 <= measured.cpu_used_pct <= 100, measured
+assert 0 < measured.disk_used <= measured.disk_total, measured
+assert 0 <= measured.mem_used <= measured.mem_total, measured
+
 assert sandbox.get_info().metadata == {"suite": "doors"}
 (sandbox.beta_pause if IS_OLD else sandbox.pause)()
 assert not sandbox.is_running()

@@ -83,6 +83,10 @@ async def life(sandbox):
     assert patched.metadata == {"team": "a b&c"}, patched
     found = await manager.list_sandbox_infos(SandboxFilter(metadata={"team": "a b&c"}, states=["Running"]))
     assert [info.id for info in found.sandbox_infos] == [sandbox.id], found
+    measured = await sandbox.get_metrics()
+    assert measured.cpu_count > 0 and 0 <= measured.cpu_used_percentage <= 100, measured
+    assert 0 <= measured.memory_used_in_mib <= measured.memory_total_in_mib, measured
+    assert abs(measured.timestamp / 1000 - time.time()) < 60, measured
     await sandbox.pause()
     assert not await sandbox.is_healthy()
     await Sandbox.resume(sandbox.id)

@@ -173,6 +173,39 @@ await rejects(Sandbox.create('desktop', {}), /not found/)
 await rejects(Sandbox.create({ timeoutMs: 30 * 3600_000 }), /at most/)
 await rejects(Sandbox.create({ network: { allowOut: ['example.org'], denyOut: ['0.0.0.0/0'] } }), /DENY_/)
 
+// Metrics: what the sandbox's own processes and files take, as far as somebody asked.
+const busy = await sandbox.commands.run(`python3 -c 'import time
+held = bytearray(64 << 20)
+open("/home/user/big", "wb").write(held[:8 << 20])
+print("held", flush=True)
+while True: pass'`, { background: true, timeoutMs: 0 })
+for (let i = 0; i < 600 && !busy.stdout.includes('held'); i++) await new Promise((resolve) => setTimeout(resolve, 100))
+await sandbox.getMetrics()
+await new Promise((resolve) => setTimeout(resolve, 1500))
+const measured = (await sandbox.getMetrics()).at(-1)
+assert.ok(measured.timestamp instanceof Date && Math.abs(measured.timestamp - Date.now()) < 60_000, String(measured.timestamp))
+assert.ok(measured.cpuCount >= 1 && measured.cpuUsedPct > 0 && measured.cpuUsedPct <= 100, JSON.stringify(measured))
+assert.equal(measured.cpuCount, (await sandbox.getInfo()).cpuCount ?? measured.cpuCount)
+assert.ok(measured.memUsed >= 64 << 20 && measured.memUsed <= measured.memTotal, JSON.stringify(measured))
+assert.ok(measured.diskUsed >= 8 << 20 && measured.diskUsed <= measured.diskTotal, JSON.stringify(measured))
+if (!isOld) {
+  assert.deepEqual(await sandbox.getMetrics({ end: new Date(Date.now() - 3_600_000) }), [])
+  const later = await sandbox.getMetrics({ start: new Date(Date.now() - 3_600_000) })
+  assert.ok(later.length >= 2 && later.every((each, at) => at === 0 || each.timestamp >= later[at - 1].timestamp))
+}
+await busy.kill()
+for (let i = 0; i < 100 && (await sandbox.getMetrics()).at(-1).memUsed > 0; i++) await new Promise((resolve) => setTimeout(resolve, 100))
+assert.equal((await sandbox.getMetrics()).at(-1).memUsed, 0, 'nothing runs any more')
+const metrics = (query, key = process.env.E2B_API_KEY) => fetch(`${process.env.E2B_API_URL}/sandboxes/${query}`, { headers: { 'X-API-KEY': key } })
+const several = await (await metrics(`metrics?sandbox_ids=${sandbox.sandboxId},none`)).json()
+assert.deepEqual(Object.keys(several.sandboxes), [sandbox.sandboxId])
+assert.ok(several.sandboxes[sandbox.sandboxId].timestampUnix > 0)
+assert.deepEqual((await (await metrics(`metrics?sandbox_ids=${sandbox.sandboxId}`, process.env.OTHER_KEY)).json()).sandboxes, {})
+assert.equal((await metrics(`${sandbox.sandboxId}/metrics`, process.env.OTHER_KEY)).status, 404)
+for (const odd of ['metrics', 'metrics?sandbox_ids=', `metrics?sandbox_ids=${'a,'.repeat(200)}`, `${sandbox.sandboxId}/metrics?start=x`, `${sandbox.sandboxId}/metrics?start=-1`, `${sandbox.sandboxId}/metrics?step=1`]) {
+  assert.equal((await metrics(odd)).status, 400, odd)
+}
+
 // Life: info, list, extend, pause, join, end.
 const info = await sandbox.getInfo()
 assert.equal(info.sandboxId, sandbox.sandboxId)

@@ -138,6 +138,7 @@ const around = [
   ['POST', `/sandboxes/${id}/timeout`, { 'X-API-KEY': key }, { timeout: 60 }],
   ['POST', `/sandboxes/${id}/pause`, { 'X-API-KEY': key }, {}],
   ['PUT', `/sandboxes/${id}/network`, { 'X-API-KEY': key }, {}],
+  ['GET', `/sandboxes/${id}/metrics`, { 'X-API-KEY': key }],
   ['DELETE', `/sandboxes/${id}`, { 'X-API-KEY': key }],
   ['DELETE', `/api/sandbox/${id}`, { Authorization: `Bearer ${key}` }],
   ['DELETE', `/v1/sandboxes/${id}`, { 'OPEN-SANDBOX-API-KEY': key }],

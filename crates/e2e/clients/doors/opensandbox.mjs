@@ -122,6 +122,18 @@ if (!isOld) {
   await manager.patchSandboxMetadata(sandbox.id, { odd: null, suite: 'doors' })
   await rejects(manager.patchSandboxMetadata(sandbox.id, { long: 'x'.repeat(70000) }), /metadata has at most/)
 }
+// Metrics tell of the sandbox, not of the machine: what its commands hold, and the bound it asked for.
+const holder = await sandbox.commands.run(`python3 -c 'import time; held = bytearray(48 << 20); time.sleep(60)'`, { background: true })
+let used = await sandbox.getMetrics()
+for (let i = 0; i < 100 && used.memoryUsedMiB < 48; i++) {
+  await new Promise((resolve) => setTimeout(resolve, 200))
+  used = await sandbox.getMetrics()
+}
+assert.ok(used.memoryUsedMiB >= 48 && used.memoryUsedMiB <= used.memoryTotalMiB, JSON.stringify(used))
+assert.ok(used.cpuCount > 0 && used.cpuUsedPercentage >= 0 && used.cpuUsedPercentage <= 100, JSON.stringify(used))
+assert.ok(Math.abs(used.timestamp - Date.now()) < 60_000)
+await sandbox.commands.interrupt(holder.id)
+
 await sandbox.pause()
 assert.equal((await sandbox.getInfo()).status.state, 'Paused')
 assert.equal(await sandbox.isHealthy(), false, 'a paused sandbox takes no commands')

@@ -16,6 +16,7 @@ use warrant_sandbox::{
 };
 
 use super::life::report;
+use super::measure::Meter;
 use super::{disk, shell};
 
 /// How often the files of a running command are counted.
@@ -34,6 +35,8 @@ pub(super) struct Standing<'a> {
     pub(super) neighbors: &'a Neighborhood,
     /// Where a command of a session leaves its state; seen by no other one.
     pub(super) desk: Option<&'a Path>,
+    /// What the sandbox used.
+    pub(super) meter: &'a Meter,
     /// What becomes of a command whose directory is not there.
     pub(super) lost: Lost,
 }
@@ -133,6 +136,7 @@ impl Backend for Standing<'_> {
             report
         });
         let mut report = report?;
+        self.meter.spend(report.usage.cpu_us);
         report.posture = with_own_disk(report.posture);
         if struck.load(Ordering::Acquire) && report.outcome == Outcome::Cancelled {
             report.outcome = Outcome::Limited { limit: LimitKind::Disk };

@@ -136,6 +136,7 @@ fn perform(
         private: &job.private,
         neighbors: &living.neighbors,
         desk: desk.map(shell::Desk::path),
+        meter: &living.meter,
         lost: match living.door() {
             // Its adapter knows no refusal of a directory, only commands that fail.
             DoorName::Helm => Lost::Fails(OnceLock::new()),

@@ -22,6 +22,7 @@ use super::asks::{self, Place, Seen, Wish};
 use super::files::Ground;
 use super::life::{Bell, LifeWork, Reason};
 use super::lookout::MOST_OF_A_SANDBOX;
+use super::measure::Meter;
 use super::shell::{Left, Shell, Shells};
 use super::{Shared, calls, now};
 use crate::ask::Ask;
@@ -50,6 +51,8 @@ pub(super) struct Living {
     pub(super) wanted: Wanted,
     /// The commands that run in it, which reach each other's servers.
     pub(super) neighbors: Neighborhood,
+    /// What it used.
+    pub(super) meter: Meter,
     /// How long a command may take at most.
     pub(super) longest_ms: u64,
     created_at: Timestamp,
@@ -178,6 +181,7 @@ impl Living {
             granted: granted(&shared.desk, &wanted),
             wanted,
             neighbors: Neighborhood::default(),
+            meter: Meter::default(),
             bell: Bell::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -418,6 +422,23 @@ impl Living {
             hosts: state.hosts.clone(),
             memory_bytes: self.granted.memory_bytes,
             disk_bytes: self.granted.disk_bytes,
+        }
+    }
+
+    /// Returns the bytes of memory and of files that policy granted, where it did.
+    pub(super) const fn granted_bytes(&self) -> (Option<u64>, Option<u64>) {
+        (self.granted.memory_bytes, self.granted.disk_bytes)
+    }
+
+    /// Returns how many processors its commands may use: as it was wished for, or all there are.
+    pub(super) fn cpus(&self) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "thousandths of few processors")]
+        let wanted = self.wanted.cpu_milli.filter(|milli| *milli > 0).map(|milli| milli as f64);
+        match wanted {
+            Some(milli) => Some(milli / 1000.0),
+            None => {
+                u32::try_from(std::thread::available_parallelism().ok()?.get()).ok().map(f64::from)
+            }
         }
     }
 

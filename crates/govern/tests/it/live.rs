@@ -434,6 +434,37 @@ fn a_policy_that_forbids_it_lets_no_change_be_made_but_a_pause() {
 }
 
 #[test]
+fn what_a_sandbox_uses_is_measured_from_its_own_processes_and_files() {
+    let house = house();
+    let small = Wanted { disk_bytes: Some(256 << 20), memory_bytes: Some(512 << 20), ..wanted() };
+    let sandbox = house.live.create(&guest("one"), small).unwrap();
+    let one = guest("one");
+    let newest = || *house.live.measures(&one, &sandbox.id).unwrap().last().unwrap();
+    let idle = newest();
+    assert_eq!((idle.memory_used, idle.memory_mapped), (0, 0), "nothing runs: {idle:?}");
+    assert_eq!((idle.memory_total, idle.disk_total), (512 << 20, 256 << 20));
+    let script = "head -c 9000000 /dev/zero > ~/file; echo ready; while true; do :; done";
+    let busy = house.live.start(&one, &sandbox.id, shell(script)).unwrap();
+    let began = Instant::now();
+    let is_seen = |measure: &warrant_plane::doors::Measure| {
+        measure.cpu_used_pct > 0.0 && measure.memory_used > 0 && measure.disk_used >= 9_000_000
+    };
+    while !is_seen(&newest()) {
+        assert!(began.elapsed() < Duration::from_secs(25), "{:?}", newest());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let seen = newest();
+    assert!(seen.cpu_used_pct <= 100.0 && seen.disk_used < 64 << 20, "{seen:?}");
+    busy.grip().kill();
+    end_of(&busy);
+    while newest().memory_used > 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", newest());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(house.live.measures(&guest("two"), &sandbox.id).is_err(), "for others it is not there");
+}
+
+#[test]
 fn a_pause_ends_no_command_that_came_after_it() {
     let house = house();
     let (sandbox, one) = (house.create(), guest("one"));

@@ -8,6 +8,7 @@ mod connect;
 mod control;
 mod files;
 mod input;
+mod metrics;
 mod watching;
 
 use axum::Router;
@@ -43,7 +44,9 @@ pub fn router(hall: Hall) -> Router {
         .route("/sandboxes/{id}/resume", post(control::connect))
         .route("/sandboxes/{id}/pause", post(control::pause))
         .route("/sandboxes/{id}/network", put(control::set_network))
-        .route("/sandboxes/{id}/metrics", get(control::metrics))
+        .route("/sandboxes/metrics", get(metrics::of_many))
+        .route("/v2/sandboxes/metrics", get(metrics::of_many))
+        .route("/sandboxes/{id}/metrics", get(metrics::of_one))
         .route("/sandboxes/{id}/{rest}", any(control::unserved))
         .fallback(control::unserved_any);
     control.layer(map_response(|response| reply::in_words(response, api_fault))).with_state(hall)
@@ -53,6 +56,7 @@ pub fn router(hall: Hall) -> Router {
 pub fn data_router(hall: Hall) -> Router {
     let data = Router::new()
         .route("/health", get(health))
+        .route("/metrics", get(metrics::of_envd))
         .route("/files", get(files::download).post(files::upload))
         .route("/process.Process/Start", post(commands::start))
         .route("/process.Process/Connect", post(commands::connect))
@@ -78,7 +82,8 @@ pub fn data_router(hall: Hall) -> Router {
 /// Returns whether a path is one of the data plane's.
 pub(crate) fn is_data_path(path: &str) -> bool {
     let services = ["/process.Process/", "/filesystem.Filesystem/"];
-    path == "/files" || path == "/health" || services.iter().any(|root| path.starts_with(root))
+    ["/files", "/health", "/metrics"].contains(&path)
+        || services.iter().any(|root| path.starts_with(root))
 }
 
 /// Says what was refused before it reached a call, in the words of that call.

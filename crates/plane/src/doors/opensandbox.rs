@@ -93,6 +93,7 @@ fn egress() -> MethodRouter<Desk> {
 fn execd() -> Router<Desk> {
     Router::new()
         .route("/ping", get(commands::ping))
+        .route("/metrics", get(lifecycle::metrics))
         .route("/command", post(commands::run).delete(commands::interrupt))
         .route("/command/status/{command}", get(commands::status))
         .route("/command/{command}/logs", get(commands::logs))

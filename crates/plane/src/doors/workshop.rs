@@ -145,6 +145,28 @@ pub struct Sandbox {
     pub disk_bytes: Option<u64>,
 }
 
+/// What a sandbox used at one moment, as the kernel told of its processes and files.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measure {
+    /// When.
+    pub at: Timestamp,
+    /// How many processors its commands may use together.
+    pub cpus: f64,
+    /// How much of them they used since the measure before, or since the sandbox began, in
+    /// hundredths.
+    pub cpu_used_pct: f64,
+    /// Memory that belongs to its processes, in bytes.
+    pub memory_used: u64,
+    /// Memory one command may have, in bytes: as policy granted it, or all of the machine's.
+    pub memory_total: u64,
+    /// Pages of files that its processes map, in bytes, counted for each.
+    pub memory_mapped: u64,
+    /// What its files take, in bytes.
+    pub disk_used: u64,
+    /// What they may take, in bytes: as policy granted it, or all of the file system.
+    pub disk_total: u64,
+}
+
 /// A sandbox that was changed.
 #[derive(Debug, Clone)]
 pub struct Changed {
@@ -549,6 +571,13 @@ pub trait Workshop: Send + Sync {
     /// # Errors
     /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
     fn processes(&self, guest: &ActorRef, id: &str) -> Result<Vec<Arc<Process>>, WorkshopError>;
+
+    /// Measures what it uses, unless that was done a moment ago, and returns what was measured so
+    /// far, the newest last; only calls of this measure.
+    ///
+    /// # Errors
+    /// [`WorkshopError::NoSandbox`] when this caller has none of that id.
+    fn measures(&self, guest: &ActorRef, id: &str) -> Result<Vec<Measure>, WorkshopError>;
 
     /// Returns its directories that are watched.
     ///

@@ -285,18 +285,6 @@ pub(crate) async fn set_network(
     }
 }
 
-/// Nothing is sampled, so the list is empty.
-pub(crate) async fn metrics(
-    State(hall): State<Hall>,
-    Guest(guest): Guest,
-    Path(id): Path<String>,
-) -> Response {
-    match hall.workshop.find(&guest, &id) {
-        Ok(_) => reply::json(StatusCode::OK, &json!([])),
-        Err(error) => not_found(&id, &error),
-    }
-}
-
 pub(crate) async fn unserved(Path((_, rest)): Path<(String, String)>) -> Response {
     api_fault(StatusCode::NOT_IMPLEMENTED, &format!("{rest} is not served here"))
 }
@@ -425,6 +413,11 @@ fn metadata_filter(text: &str) -> Result<Vec<(String, String)>, String> {
     text.split('&').map(pair).collect()
 }
 
+/// Returns how many processors commands have: nothing here asks for fewer than there are.
+pub(crate) fn cpu_count() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 fn created(status: StatusCode, sandbox: &Sandbox) -> Response {
     let body = json!({
         "templateID": sandbox.wanted.template,
@@ -448,7 +441,7 @@ fn described(sandbox: &Sandbox) -> Value {
         "startedAt": sandbox.created_at.to_string(),
         "endAt": sandbox.ends_at.to_string(),
         "envdVersion": ENVD_VERSION,
-        "cpuCount": 1,
+        "cpuCount": cpu_count(),
         "memoryMB": sandbox.memory_bytes.unwrap_or(0) / (1024 * 1024),
         "diskSizeMB": sandbox.disk_bytes.unwrap_or(0) / (1024 * 1024),
         "metadata": sandbox.wanted.labels,
@@ -472,7 +465,7 @@ const fn state(sandbox: &Sandbox) -> &'static str {
     }
 }
 
-fn not_found(id: &str, error: &WorkshopError) -> Response {
+pub(crate) fn not_found(id: &str, error: &WorkshopError) -> Response {
     match error {
         WorkshopError::NoSandbox => {
             api_fault(StatusCode::NOT_FOUND, &format!("sandbox \"{id}\" doesn't exist"))

@@ -10,11 +10,13 @@ use serde_json::{Map, Value, json};
 use warrant_protocol::Timestamp;
 
 use super::{
-    ACCESS_HEADER, Desk, EGRESS_PORT, EXECD_PORT, Guest, HOME, USER, Visit, error, fault, invalid,
-    network,
+    ACCESS_HEADER, Desk, EGRESS_PORT, EXECD_PORT, Enter, Guest, HOME, USER, Visit, error, fault,
+    invalid, network,
 };
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
-use crate::doors::{AtEnd, Changed, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted};
+use crate::doors::{
+    AtEnd, Changed, DoorName, EndsCommands, Hall, Life, Reach, Sandbox, Wanted, WorkshopError,
+};
 
 /// The version of the server whose behavior is served.
 const VERSION: &str = "1.1.1";
@@ -260,6 +262,32 @@ pub(crate) async fn set_metadata(
         }
         Err(refusal) => error(&refusal),
     }
+}
+
+/// Tells what the sandbox uses now, as execd does; only that it tells of the sandbox.
+pub(crate) async fn metrics(State(hall): State<Hall>, Enter((guest, sandbox)): Enter) -> Response {
+    let measured = hall.ask(move |workshop| {
+        let measures = workshop.measures(&guest, &sandbox.id)?;
+        measures.last().copied().ok_or(WorkshopError::Failed)
+    });
+    let measure = match measured.await {
+        Ok(measure) => measure,
+        Err(refusal) => return error(&refusal),
+    };
+    let body = json!({
+        "cpu_count": measure.cpus,
+        "cpu_used_pct": measure.cpu_used_pct,
+        "mem_total_mib": mib(measure.memory_total),
+        "mem_used_mib": mib(measure.memory_used),
+        "timestamp": measure.at.unix_ms(),
+    });
+    reply::json(StatusCode::OK, &body)
+}
+
+/// Returns bytes as this API counts them.
+#[expect(clippy::cast_precision_loss, reason = "no machine has 2^53 bytes of memory")]
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / (1024.0 * 1024.0)
 }
 
 /// Reads a create body; what cannot be enforced is refused by name.
