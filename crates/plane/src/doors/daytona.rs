@@ -9,6 +9,7 @@ mod files;
 mod git;
 mod process;
 mod pty;
+mod session;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -41,7 +42,7 @@ pub(crate) struct Desk {
     pub(crate) terminals: Arc<Mutex<pty::Terminals>>,
 }
 
-type Sessions = HashMap<(String, String), process::Session>;
+type Sessions = HashMap<(String, String), session::Session>;
 
 impl FromRef<Desk> for Hall {
     fn from_ref(desk: &Desk) -> Self {
@@ -83,12 +84,12 @@ fn toolbox() -> Router<Desk> {
     Router::new()
         .route("/process/execute", post(process::execute))
         .route("/process/code-run", post(process::code_run))
-        .route("/process/session", post(process::create_session).get(process::list_sessions))
-        .route(session, get(process::describe_session).delete(process::delete_session))
-        .route(&format!("{session}/exec"), post(process::session_execute))
-        .route(command, get(process::describe_command))
-        .route(&format!("{command}/logs"), get(process::logs))
-        .route(&format!("{command}/input"), post(process::send_input))
+        .route("/process/session", post(session::create_session).get(session::list_sessions))
+        .route(session, get(session::describe_session).delete(session::delete_session))
+        .route(&format!("{session}/exec"), post(session::session_execute))
+        .route(command, get(session::describe_command))
+        .route(&format!("{command}/logs"), get(session::logs))
+        .route(&format!("{command}/input"), post(session::send_input))
         .route("/process/pty", get(pty::list).post(pty::create))
         .route("/process/pty/create-connect", get(pty::create_and_connect))
         .route("/process/pty/{name}/connect", get(pty::connect))
