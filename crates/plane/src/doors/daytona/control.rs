@@ -267,8 +267,7 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
     }
     let idle = whole(body, "autoStopInterval")?.unwrap_or(DEFAULT_AUTO_STOP_MIN);
     let ttl = whole(body, "ttlMinutes")?.filter(|minutes| *minutes > 0);
-    let gib =
-        |name: &str| Ok::<_, String>(whole(body, name)?.map(|count| count.saturating_mul(GIB)));
+    let gib = |name: &str| amount(body, (name, GIB));
     Ok(Wanted {
         door: DoorName::Daytona,
         template: "default".to_owned(),
@@ -280,7 +279,7 @@ fn wanted(body: &Map<String, Value>) -> Result<Wanted, String> {
         labels: texts(body, "labels")?,
         reach: reach(body)?,
         memory_bytes: gib("memory")?,
-        cpu_milli: whole(body, "cpu")?.map(|count| count.saturating_mul(1000)),
+        cpu_milli: amount(body, ("cpu", 1000))?,
         disk_bytes: gib("disk")?,
         home: HOME.to_owned(),
         user: USER.to_owned(),
@@ -296,7 +295,7 @@ pub(crate) async fn set_network(
     let known = ["networkBlockAll", "networkAllowList", "domainAllowList"];
     let wish = reply::object(&body).and_then(|body| match unknown_member(&body, &known) {
         Some(name) => Err(format!("{name} cannot be enforced here")),
-        None => reach(&body),
+        None => changed_reach(&body, &sandbox.hosts),
     });
     let reach = match wish {
         Ok(reach) => reach,
@@ -324,6 +323,28 @@ fn reach(body: &Map<String, Value>) -> Result<Reach, String> {
 /// Returns a sandbox that was changed, and names the receipt of the change.
 fn changed_answer(headers: &HeaderMap, changed: &Changed) -> Response {
     reply::with_receipt(answer(headers, &changed.sandbox), Some(&changed.run))
+}
+
+/// Returns what a sandbox is to reach that reaches these hosts now.
+///
+/// SECURITY: a change that says nothing of them must not open what was closed.
+fn changed_reach(body: &Map<String, Value>, now: &[String]) -> Result<Reach, String> {
+    let is_said = |name: &str| body.get(name).is_some_and(|value| !value.is_null());
+    if !["networkBlockAll", "networkAllowList", "domainAllowList"].into_iter().any(is_said) {
+        return Err("nothing is said of the network".to_owned());
+    }
+    match reach(body)? {
+        Reach::AsPolicy if !is_said("networkBlockAll") && now.is_empty() => Ok(Reach::Nothing),
+        reach => Ok(reach),
+    }
+}
+
+/// Reads how much of something there is to be, which cannot be nothing.
+fn amount(body: &Map<String, Value>, (name, unit): (&str, u64)) -> Result<Option<u64>, String> {
+    match whole(body, name)? {
+        Some(0) => Err(format!("{name} must be at least 1")),
+        count => Ok(count.map(|count| count.saturating_mul(unit))),
+    }
 }
 
 fn answer(headers: &HeaderMap, sandbox: &Sandbox) -> Response {
@@ -402,4 +423,38 @@ fn toolbox_base(headers: &HeaderMap) -> String {
     let scheme = reply::header(headers, "x-forwarded-proto").filter(|scheme| *scheme == "https");
     let host = reply::header(headers, "host").unwrap_or("localhost");
     format!("{}://{host}/toolbox", scheme.unwrap_or("http"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::*;
+
+    #[test]
+    fn a_change_of_the_network_opens_nothing_that_it_does_not_name() {
+        let (closed, open): (&[String], &[String]) = (&[], &["a.example".to_owned()]);
+        let read = |body: &Value, now: &[String]| changed_reach(body.as_object().unwrap(), now);
+        for nothing in [json!({}), json!({ "networkBlockAll": null, "domainAllowList": null })] {
+            assert!(read(&nothing, closed).is_err());
+            assert!(read(&nothing, open).is_err());
+        }
+        let emptied = json!({ "networkAllowList": "", "domainAllowList": " , " });
+        assert_eq!(read(&emptied, closed), Ok(Reach::Nothing));
+        assert_eq!(read(&emptied, open), Ok(Reach::AsPolicy));
+        assert_eq!(read(&json!({ "networkBlockAll": false }), closed), Ok(Reach::AsPolicy));
+        let listed = json!({ "domainAllowList": "a.example, b.example" });
+        let hosts = Reach::Hosts(vec!["a.example".to_owned(), "b.example".to_owned()]);
+        assert_eq!(read(&listed, closed), Ok(hosts));
+        let both = json!({ "networkBlockAll": true, "domainAllowList": "a.example" });
+        assert_eq!(read(&both, open), Ok(Reach::Nothing), "what closes goes before");
+    }
+
+    #[test]
+    fn a_sandbox_without_any_of_a_resource_is_refused() {
+        for name in ["cpu", "memory", "disk"] {
+            let read = |count: u64| wanted(json!({ name: count }).as_object().unwrap());
+            assert!(read(0).is_err_and(|message| message.contains(name)));
+            assert!(read(1).is_ok(), "{name}");
+        }
+    }
 }
