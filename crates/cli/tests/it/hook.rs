@@ -337,6 +337,10 @@ fn an_agent_cannot_replace_the_program_that_judges_it() {
     let served = machine.run(&["mcp", "--workspace", folder.to_str().unwrap()]);
     assert_eq!(served.status.code(), Some(2), "{}", stderr(&served));
     assert!(stderr(&served).contains("could replace it"), "{}", stderr(&served));
+    let issue = ["doors", "issue", "one", "--scope", "mcp", "--workspace"];
+    let issued = machine.run(&[&issue[..], &[folder.to_str().unwrap()]].concat());
+    assert_eq!(issued.status.code(), Some(2), "{}", stderr(&issued));
+    assert!(stderr(&issued).contains("could be replaced"), "{}", stderr(&issued));
 }
 
 /// Installs something below a home of its own, without a person to ask.

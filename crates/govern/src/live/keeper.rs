@@ -153,6 +153,11 @@ impl TokenFile {
         if home.is_some_and(|home| overlaps(&home)) {
             return Err(bad("the home with its keys is in it or around it".to_owned()));
         }
+        // SECURITY: whoever works there could put another program in the place of this one.
+        let program = std::env::current_exe().map_err(|cause| self.file(cause))?;
+        if program.starts_with(workspace) {
+            return Err(bad("this very program is in it, and could be replaced there".to_owned()));
+        }
         for row in self.rows()? {
             if let Scope::Mcp(other) = &row.scope
                 && overlaps(other)
