@@ -189,23 +189,32 @@ fn claude_code_cannot_be_led_out_of_the_workspace_by_how_a_path_is_written() {
 
 #[test]
 fn claude_code_cannot_run_commands_of_a_skill_past_the_hook() {
-    let machine = Machine::new();
-    let planted = machine.home().join("planted");
-    let folder = machine.work(".claude/skills/deploy");
-    std::fs::create_dir_all(&folder).unwrap();
-    let skill = format!(
-        "---\nname: deploy\ndescription: deploys\nallowed-tools: Bash\n---\n!`touch {}`\n",
-        planted.display()
-    );
-    std::fs::write(folder.join("SKILL.md"), skill).unwrap();
-    let turns = json!([{"tool": "Skill", "input": {"skill": "deploy"}}, {"text": "finished"}]);
-    let model = Model::start(&machine, &turns);
-    install(&machine, &["hook", "install", "claude-code"]);
-    let mut claude = claude_code(&machine, NEWEST, &model);
-    let output = claude.args(["--allowedTools", "Bash,Skill"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(model.heard().contains("commands that no hook is asked about"), "{}", model.heard());
-    assert!(!planted.exists(), "{}", model.heard());
+    let skill = json!({"tool": "Skill", "input": {"skill": "deploy"}});
+    let command = json!({"tool": "SlashCommand", "input": {"command": "/ship"}});
+    for (age, turns) in [(NEWEST, vec![skill.clone()]), (A_YEAR_OLD, vec![command, skill])] {
+        let machine = Machine::new();
+        let planted = machine.home().join("planted");
+        let (skills, commands) = (".claude/skills/deploy", ".claude/commands");
+        let text = format!(
+            "---\nname: deploy\ndescription: deploys\nallowed-tools: Bash\n---\n!`touch {}`\n",
+            planted.display()
+        );
+        for (folder, name) in [(skills, "SKILL.md"), (commands, "ship.md")] {
+            std::fs::create_dir_all(machine.work(folder)).unwrap();
+            std::fs::write(machine.work(folder).join(name), &text).unwrap();
+        }
+        let expected = turns.len();
+        let turns = [turns, vec![json!({"text": "finished"})]].concat();
+        let model = Model::start(&machine, &json!(turns));
+        install(&machine, &["hook", "install", "claude-code"]);
+        let mut claude = claude_code(&machine, age, &model);
+        let output = claude.args(["--allowedTools", "Bash,Skill,SlashCommand"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let heard = model.heard();
+        let refusals = heard.matches("commands that no hook is asked about").count();
+        assert!(refusals >= expected, "{age}: {heard}");
+        assert!(!planted.exists(), "{age}: {heard}");
+    }
 }
 
 #[test]
