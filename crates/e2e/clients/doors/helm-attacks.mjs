@@ -148,6 +148,15 @@ const attacks = {
       answers.push(answer)
     }
     assert.match(answers[0].json.choices[0].message.content, /delete_all/)
+    // Nor does an intent become an error by arguments that cannot be read.
+    const content = JSON.stringify({ type: 'tool_call_intent', tool: 'mail', arguments: { to: 'X' } })
+    for (const odd of [content.replace('X', '\\ud800'), content.replace('"to"', '"to":1,"to"'), content.slice(0, -1), `[${content}]`]) {
+      const answer = await call('POST', '/v1/chat/completions', body(odd))
+      isNo(answer, odd)
+      assert.deepEqual([answer.status, answer.header('x-helm-reason-code')], [200, 'DENY_TOOL_NOT_FOUND'], odd)
+      names.push('')
+      answers.push(answer)
+    }
     assert.deepEqual(answers.map((each) => Number(each.header('x-helm-lamport-clock'))), names.map((_, at) => at + 1))
     // The headers are the record, and the record is in a session of its own.
     const sessions = (await call('GET', '/api/v1/proofgraph/sessions')).json

@@ -41,6 +41,12 @@ pub(super) struct Kept {
 pub(super) async fn decide(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> Response {
     let Intent { model, wish } = match intent::read(&body) {
         Ok(intent) => intent,
+        // SECURITY: whoever writes the arguments of a tool could make an error of it, after which
+        // careless adapters run the tool.
+        Err(_) if intent::is_about_tool(&body) => {
+            let unread = ("helm-governance".to_owned(), String::new(), Digest::of(&body));
+            return ungoverned(&desk, guest, unread).await;
+        }
         Err(message) => return invalid(&message),
     };
     let mut command = match wish {

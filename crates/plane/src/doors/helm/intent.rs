@@ -13,6 +13,9 @@ use crate::doors::reply::{boolean, text, unknown_member};
 /// The tool that the adapter offers, and that an allow calls.
 pub(super) const TOOL: &str = "sandbox_exec";
 
+/// The type of an intent about a tool of the client's own.
+const TOOL_INTENT: &str = "tool_call_intent";
+
 /// What an adapter wants to know.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Intent {
@@ -63,13 +66,18 @@ pub(super) fn read(body: &[u8]) -> Result<Intent, String> {
     let intent = intent.ok_or("content is no JSON of an intent, or has a member twice")?;
     let wish = match text(&intent, "type")?.as_deref() {
         Some("sandbox_exec_intent") => Wish::Command(command(&body, &intent)?),
-        Some("tool_call_intent") => Wish::Tool {
+        Some(TOOL_INTENT) => Wish::Tool {
             tool: text(&intent, "tool")?.unwrap_or_default(),
             digest: Digest::of(content.as_bytes()),
         },
         _ => return Err("type must be sandbox_exec_intent".to_owned()),
     };
     Ok(Intent { model, wish })
+}
+
+/// Returns whether a body that cannot be read tells of a tool of the client's own.
+pub(super) fn is_about_tool(body: &[u8]) -> bool {
+    body.windows(TOOL_INTENT.len()).any(|words| words == TOOL_INTENT.as_bytes())
 }
 
 /// Returns what the one message of the user says.
