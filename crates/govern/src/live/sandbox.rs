@@ -1,5 +1,8 @@
 //! One living sandbox: who owns it, where it lies, when it ends, what runs in it.
 
+mod commands;
+mod times;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -9,8 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use warrant_plane::doors::{
-    AtEnd, DoorName, EndsCommands, Life, Lookout, Process, Reach, Sandbox, ShellSession, Wakes,
-    Wanted, WorkshopError,
+    DoorName, Life, Lookout, Process, Reach, Sandbox, Wanted, WorkshopError,
 };
 use warrant_plane::random;
 use warrant_protocol::request::ActorRef;
@@ -19,23 +21,15 @@ use warrant_runner::run::Observer;
 use warrant_sandbox::{Cancel, Neighborhood, Stdin, Stream};
 
 use super::asks::{self, Place, Seen, Wish};
-use super::files::Ground;
 use super::life::{Bell, LifeWork, Reason};
-use super::lookout::MOST_OF_A_SANDBOX;
 use super::measure::Meter;
-use super::shell::{Left, Shell, Shells};
-use super::{Shared, calls, now};
+use super::shell::Shells;
+use super::{Shared, calls};
 use crate::ask::Ask;
 use crate::desk::{Desk, Hands};
 
 /// How long a sandbox lives at most where policy does not say: a day.
 const LONGEST_MS: u64 = 24 * 3_600_000;
-/// So many commands that ended are remembered, with their output.
-const REMEMBERED: usize = 64;
-/// Bytes of output that are kept of the commands of one sandbox that ended.
-const MOST_KEPT_BYTES: usize = 32 * 1024 * 1024;
-/// Bytes that are kept of them while somebody reads, who may never do.
-const MOST_ATTENDED_BYTES: usize = 128 * 1024 * 1024;
 /// How long the end of a sandbox waits for its commands to be gone.
 const CLEAR_WAIT: Duration = Duration::from_secs(30);
 
@@ -91,17 +85,6 @@ struct State {
     is_sealed: bool,
 }
 
-/// The place of one command; given back when it is over.
-pub(super) struct Seat {
-    living: Arc<Living>,
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.living.leave();
-    }
-}
-
 impl State {
     /// Is paused or goes on from now.
     fn enter(&mut self, life: Life, now: Timestamp) {
@@ -111,22 +94,6 @@ impl State {
         };
         self.life = life;
         self.touched = now;
-    }
-
-    /// Forgets the output of commands that ended, the oldest first, as far as it is too much; where
-    /// somebody attends to it, only when it is far too much.
-    ///
-    /// SECURITY: whoever attends and never reads could have everything kept.
-    fn forget_outputs(&self) {
-        let mut kept = 0;
-        for process in self.processes.iter().rev().filter(|process| process.end().is_some()) {
-            kept += process.kept_bytes();
-            if kept > MOST_ATTENDED_BYTES {
-                process.abandon_output();
-            } else if kept > MOST_KEPT_BYTES {
-                process.forget_output();
-            }
-        }
     }
 }
 
@@ -239,127 +206,6 @@ impl Living {
         self.bell.is_rung()
     }
 
-    /// Whether its end has come: that of its time, unless it is to be paused then; that of policy
-    /// in any case.
-    pub(super) fn is_due(&self, now: Timestamp) -> bool {
-        let state = self.state();
-        let waits = self.wanted.at_end != AtEnd::Ends || state.life == Life::Paused;
-        now >= if waits && self.is_kept_paused() { self.ends_at_most } else { state.ends_at }
-    }
-
-    /// Whether it is kept beyond its time while it is paused, as the protocol has it.
-    fn is_kept_paused(&self) -> bool {
-        self.wanted.at_end != AtEnd::Ends || self.wanted.door == DoorName::E2b
-    }
-
-    /// Whether its time is over and it is to be paused.
-    pub(super) fn is_to_pause(&self, now: Timestamp) -> bool {
-        let state = self.state();
-        let is_over = state.life == Life::Running && now >= state.ends_at;
-        match self.wanted.at_end {
-            AtEnd::Ends => false,
-            AtEnd::Pauses(EndsCommands::No, _) => is_over && state.running == 0,
-            AtEnd::Pauses(EndsCommands::Yes, _) => is_over,
-        }
-    }
-
-    /// Pauses it because its time is over.
-    pub(super) fn pause_due(&self) {
-        let mut state = self.state();
-        // A command that came meanwhile keeps what it has in memory.
-        let AtEnd::Pauses(ends, _) = self.wanted.at_end else { return };
-        if ends == EndsCommands::No && state.running > 0 {
-            return;
-        }
-        state.enter(Life::Paused, now());
-        drop(state);
-        self.end_commands();
-    }
-
-    /// Lets it take calls again; when its time is over, for as long as it was wished for.
-    pub(super) fn wake(&self) {
-        self.wake_up(&mut self.state());
-    }
-
-    fn wake_up(&self, state: &mut State) {
-        let now = now();
-        state.enter(Life::Running, now);
-        if self.is_kept_paused() && state.ends_at <= now {
-            let ms = self.wanted.timeout_ms.unwrap_or(self.longest_ms);
-            state.ends_at = now.plus_ms(ms).min(self.ends_at_most);
-        }
-    }
-
-    /// Wakes it for a call, if it wakes by itself.
-    fn wake_for_call(&self, state: &mut State) {
-        let wakes = matches!(self.wanted.at_end, AtEnd::Pauses(_, Wakes::ByCalls));
-        if wakes && state.life == Life::Paused && !self.bell.is_rung() {
-            self.wake_up(state);
-        }
-    }
-
-    pub(super) fn is_idle(&self, now: Timestamp) -> bool {
-        let state = self.state();
-        let Some(idle_ms) = state.idle_ms.filter(|ms| *ms > 0) else { return false };
-        state.life == Life::Running && state.running == 0 && now >= state.touched.plus_ms(idle_ms)
-    }
-
-    /// Whether it is paused and nobody resumed it in the time that was set for that.
-    pub(super) fn is_left(&self, now: Timestamp) -> bool {
-        let state = self.state();
-        let ends_at = state.paused_at.zip(state.paused_end_ms);
-        ends_at.is_some_and(|(paused_at, ms)| now >= paused_at.plus_ms(ms))
-    }
-
-    pub(super) fn pause_idle(&self) {
-        self.state().enter(Life::Paused, now());
-    }
-
-    pub(super) fn set_idle(&self, ms: Option<u64>) {
-        let mut state = self.state();
-        state.idle_ms = ms;
-        state.touched = now();
-    }
-
-    pub(super) fn set_paused_end(&self, ms: Option<u64>) {
-        self.state().paused_end_ms = ms;
-    }
-
-    pub(super) fn set_labels(&self, labels: BTreeMap<String, String>) {
-        self.state().labels = labels;
-    }
-
-    pub(super) fn touch(&self) {
-        self.state().touched = now();
-    }
-
-    /// Ends it and waits until its life is sealed.
-    pub(super) fn finish(&self, reason: Reason) {
-        self.bell.ring(reason);
-        let mut state = self.state();
-        while !state.is_sealed {
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Fails when its end cannot be so many milliseconds from now.
-    pub(super) fn check_extension(&self, ms: u64) -> Result<(), WorkshopError> {
-        check_end(ms, self.longest_ms)?;
-        if now().plus_ms(ms) > self.ends_at_most {
-            let message = format!("policy lets this sandbox live until {}", self.ends_at_most);
-            return Err(WorkshopError::Invalid(message));
-        }
-        Ok(())
-    }
-
-    pub(super) fn extend(&self, ms: u64) -> Result<(), WorkshopError> {
-        self.check_extension(ms)?;
-        let mut state = self.state();
-        state.ends_at = now().plus_ms(ms).min(self.ends_at_most);
-        state.touched = now();
-        Ok(())
-    }
-
     /// Has further reach judged like a life of its own, and lets later commands have it.
     pub(super) fn set_reach(&self, shared: &Shared, reach: Reach) -> Result<RunId, WorkshopError> {
         let hosts = hosts(&shared.desk, &reach);
@@ -370,37 +216,6 @@ impl Living {
         let run = calls::note(shared, &ask)?;
         self.state().hosts = hosts;
         Ok(run)
-    }
-
-    pub(super) fn pause(&self, ends: EndsCommands) -> Result<(), WorkshopError> {
-        let mut state = self.state();
-        if ends == EndsCommands::No {
-            state = self.when_nothing_runs(state)?;
-        }
-        state.enter(Life::Paused, now());
-        drop(state);
-        self.end_commands();
-        Ok(())
-    }
-
-    /// Waits for commands that are over or were told to end: whoever killed one, or has just heard
-    /// of its end, finds it gone. Fails when another goes on.
-    fn when_nothing_runs<'a>(
-        &self,
-        mut state: MutexGuard<'a, State>,
-    ) -> Result<MutexGuard<'a, State>, WorkshopError> {
-        let began = std::time::Instant::now();
-        while state.running > 0 {
-            let goes_on =
-                |process: &Arc<Process>| process.end().is_none() && !process.grip().is_ending();
-            if state.processes.iter().any(goes_on) || began.elapsed() >= CLEAR_WAIT {
-                let message = "a command is running and its memory cannot be kept: end it first";
-                return Err(WorkshopError::Busy(message.to_owned()));
-            }
-            let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        Ok(state)
     }
 
     pub(super) fn describe(&self) -> Sandbox {
@@ -442,135 +257,12 @@ impl Living {
         }
     }
 
-    pub(super) fn processes(&self) -> Vec<Arc<Process>> {
-        self.state().processes.clone()
-    }
-
-    /// Returns the directories that are watched.
-    pub(super) fn lookouts(&self) -> Vec<Arc<Lookout>> {
-        let mut state = self.state();
-        state.lookouts.retain(|lookout| !lookout.is_ended());
-        state.lookouts.clone()
-    }
-
-    /// Fails when no more directories are watched here.
-    pub(super) fn check_lookouts(&self) -> Result<(), WorkshopError> {
-        match self.lookouts().len() < MOST_OF_A_SANDBOX {
-            true => Ok(()),
-            false => Err(WorkshopError::Busy(format!(
-                "{MOST_OF_A_SANDBOX} directories are watched already; end one first"
-            ))),
-        }
-    }
-
-    /// Returns a name that no other watch of this sandbox has.
-    pub(super) fn next_lookout(&self) -> String {
-        let mut state = self.state();
-        let number = state.next_lookout;
-        state.next_lookout += 1;
-        format!("watch-{number}")
-    }
-
-    /// Keeps a watch, which ends with the sandbox at the latest.
-    pub(super) fn keep_lookout(&self, lookout: &Arc<Lookout>) -> Result<(), WorkshopError> {
-        let mut state = self.state();
-        // The bell is rung before what is kept here is ended.
-        if self.bell.is_rung() {
-            lookout.end();
-            return Err(WorkshopError::NoSandbox);
-        }
-        state.lookouts.push(Arc::clone(lookout));
-        Ok(())
-    }
-
-    /// Returns where the shell of a session stands now.
-    pub(super) fn shell(&self, session: &ShellSession) -> Shell {
-        let mut shell = self.state().shells.enter(session);
-        let ground = Ground { directory: &self.directory, home: &self.wanted.home };
-        // A directory that is gone is none to start in.
-        let is_gone = |cwd: &String| ground.has_directory(cwd) == Some(false);
-        if shell.cwd.as_ref().is_some_and(is_gone) {
-            shell.cwd = None;
-        }
-        shell
-    }
-
-    /// Takes up what a command of a session left.
-    pub(super) fn follow_shell(&self, session: &str, left: &Left) {
-        self.state().shells.follow(session, left);
-    }
-
-    pub(super) fn forget_shell(&self, session: &str) {
-        self.state().shells.forget(session);
-    }
-
     pub(super) fn hosts(&self) -> Vec<String> {
         self.state().hosts.clone()
     }
 
     pub(super) fn count_file_call(&self) {
         self.state().file_calls += 1;
-    }
-
-    /// Fails unless it takes calls.
-    pub(super) fn check_open(&self) -> Result<(), WorkshopError> {
-        let mut state = self.state();
-        self.wake_for_call(&mut state);
-        match state.life {
-            Life::Paused => Err(WorkshopError::Paused),
-            Life::Running => Ok(()),
-        }
-    }
-
-    /// Takes a seat for a command before it is judged; none when `most` are taken, or when the
-    /// sandbox is paused or ending.
-    ///
-    /// INVARIANT: whatever is permitted has a seat, so that it starts and has its receipt, and the
-    /// end of the sandbox waits for it.
-    pub(super) fn reserve(self: &Arc<Self>, most: usize) -> Result<Seat, WorkshopError> {
-        let mut state = self.state();
-        self.wake_for_call(&mut state);
-        match state.life {
-            _ if self.bell.is_rung() => Err(WorkshopError::NoSandbox),
-            Life::Paused => Err(WorkshopError::Paused),
-            Life::Running if state.running >= most => {
-                Err(WorkshopError::Busy(format!("{most} commands run already; end one first")))
-            }
-            Life::Running => {
-                state.running += 1;
-                Ok(Seat { living: Arc::clone(self) })
-            }
-        }
-    }
-
-    /// Returns the number of the next command.
-    pub(super) fn next_pid(&self) -> u32 {
-        let mut state = self.state();
-        let pid = state.next_pid;
-        state.next_pid = state.next_pid.wrapping_add(1).max(1);
-        pid
-    }
-
-    /// Takes a command that starts now and has a seat.
-    pub(super) fn enter(&self, process: &Arc<Process>) {
-        let mut state = self.state();
-        let ended = state.processes.iter().filter(|process| process.end().is_some()).count();
-        if ended >= REMEMBERED
-            && let Some(oldest) = state.processes.iter().position(|process| process.end().is_some())
-        {
-            state.processes.remove(oldest).abandon_output();
-        }
-        state.processes.push(Arc::clone(process));
-        state.commands += 1;
-    }
-
-    fn leave(&self) {
-        let mut state = self.state();
-        state.running = state.running.saturating_sub(1);
-        state.touched = now();
-        state.forget_outputs();
-        drop(state);
-        self.changed.notify_all();
     }
 
     pub(super) fn place<'a>(&'a self, shared: &'a Shared) -> Place<'a> {
@@ -581,30 +273,6 @@ impl Living {
             label: format!("in {} sandbox {}", self.wanted.door, self.id),
             seen: Seen::default(),
         }
-    }
-
-    /// Ends every command and waits for it, as long as the sandbox is paused or ending: what comes
-    /// once it was woken is not meant.
-    fn end_commands(&self) {
-        let mut state = self.state();
-        let began = std::time::Instant::now();
-        let is_meant = |state: &State| state.life == Life::Paused || self.bell.is_rung();
-        while state.running > 0 && is_meant(&state) && began.elapsed() < CLEAR_WAIT {
-            for process in state.processes.iter().filter(|process| process.end().is_none()) {
-                process.grip().kill();
-            }
-            let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    fn clear(&self) -> (u64, u64) {
-        self.end_commands();
-        let mut state = self.state();
-        for lookout in state.lookouts.drain(..) {
-            lookout.end();
-        }
-        (state.commands, state.file_calls)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
