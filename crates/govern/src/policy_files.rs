@@ -2,10 +2,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, fstat, openat, renameat_with, stat};
 use rustix::io::Errno;
 use thiserror::Error;
 use warrant_policy::preset::Preset;
@@ -88,28 +89,31 @@ impl PolicyFiles {
     /// # Errors
     /// [`PolicyFilesError::Read`] when a file cannot be read.
     pub fn read(folder: &Path) -> Result<Self, PolicyFilesError> {
-        let look = || fs::metadata(folder).ok().map(|found| (found.dev(), found.ino()));
-        let mut seen = look();
         loop {
-            let files = Self::read_once(folder);
-            let now = look();
-            // SECURITY: a policy put in force meanwhile is never mixed with the one before.
-            if now == seen {
+            let directory = open(CWD, folder, OFlags::PATH | OFlags::DIRECTORY);
+            let directory = directory.map_err(|cause| {
+                let path = folder.join("document.json");
+                PolicyFilesError::Read { path, cause }
+            })?;
+            let files = Self::read_in(&directory, folder);
+            // SECURITY: a policy put in force meanwhile is never mixed with the one before, nor
+            // read while it is removed. The number of a directory that is open is no other's.
+            if is_at(&directory, folder) {
                 return files;
             }
-            seen = now;
         }
     }
 
-    fn read_once(folder: &Path) -> Result<Self, PolicyFilesError> {
+    fn read_in(directory: &OwnedFd, folder: &Path) -> Result<Self, PolicyFilesError> {
         let read = |name: &str, missing: Option<&str>| {
-            let path = folder.join(name);
-            match (fs::read_to_string(&path), missing) {
+            let text = open(directory.as_fd(), Path::new(name), OFlags::RDONLY)
+                .and_then(|file| io::read_to_string(File::from(file)));
+            match (text, missing) {
                 (Ok(text), _) => Ok(text),
                 (Err(error), Some(missing)) if error.kind() == io::ErrorKind::NotFound => {
                     Ok(missing.to_owned())
                 }
-                (Err(cause), _) => Err(PolicyFilesError::Read { path, cause }),
+                (Err(cause), _) => Err(PolicyFilesError::Read { path: folder.join(name), cause }),
             }
         };
         Ok(Self {
@@ -118,6 +122,18 @@ impl PolicyFiles {
             examples: read("tests.jsonl", Some(""))?,
         })
     }
+}
+
+fn open(base: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    Ok(openat(base, path, flags | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Returns whether a path leads to this directory.
+fn is_at(directory: &OwnedFd, path: &Path) -> bool {
+    let (opened, found) = (fstat(directory), stat(path));
+    opened.ok().zip(found.ok()).is_some_and(|(opened, found)| {
+        (opened.st_dev, opened.st_ino) == (found.st_dev, found.st_ino)
+    })
 }
 
 /// Puts a policy in force. It was checked before; the old one is replaced in one step, and kept
