@@ -65,7 +65,8 @@ pub(super) fn decide(
         return Ok(Decided { cwd: question.cwd.map(str::to_owned), ..decided? });
     };
     let elsewhere = question.elsewhere.iter().map(String::as_str).filter(is_named).map(Some);
-    for cwd in [cwd].into_iter().chain(elsewhere) {
+    // First where an execution was refused: that is where the same command goes again.
+    for cwd in elsewhere.chain([cwd]) {
         let there = asks::ask(&place, &Wish { cwd, ..wish(&argv_of_line) })?;
         let approved = shared.desk.approved_twin(&there).map_err(|_| WorkshopError::Failed)?;
         let Some(run) = approved else { continue };
