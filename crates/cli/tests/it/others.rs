@@ -25,7 +25,7 @@ impl Alice {
         let copy = alice.path("warrant");
         let binary = env!("CARGO_BIN_EXE_warrant");
         assert!(Command::new("cp").arg(binary).arg(copy).status().unwrap().success());
-        for name in ["alice", "alice/work", "alice/out"] {
+        for name in ["alice", "alice/project", "alice/out"] {
             fs::create_dir(alice.path(name)).unwrap();
             chown(alice.path(name), Some(ALICE), Some(ALICE)).unwrap();
         }
@@ -43,7 +43,7 @@ impl Alice {
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("WARRANT_HOME", self.path("alice/home"))
-            .current_dir(self.path("alice/work"))
+            .current_dir(self.path("alice/project"))
             .stdin(Stdio::null());
         command
     }
@@ -94,11 +94,11 @@ fn a_directory_nobody_may_look_into_is_veiled_and_keeps_nothing_from_running() {
         return;
     }
     let alice = Alice::new();
-    let closed = alice.path("alice/work/closed");
+    let closed = alice.path("alice/project/closed");
     fs::create_dir(&closed).unwrap();
     fs::write(closed.join("file"), "secret").unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
-    let own = alice.path("alice/work/own");
+    let own = alice.path("alice/project/own");
     fs::create_dir(&own).unwrap();
     fs::write(own.join("file"), "secret").unwrap();
     chown(&own, Some(ALICE), Some(ALICE)).unwrap();
@@ -121,8 +121,8 @@ fn a_file_closed_to_everyone_keeps_nothing_else_from_being_kept() {
     let ran = alice.warrant(&words).uid(ALICE).gid(ALICE).output().unwrap();
     assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
     assert!(stderr(&ran).contains("closed to everyone: closed"), "{}", stderr(&ran));
-    assert!(alice.path("alice/work/open").exists());
-    assert!(!alice.path("alice/work/closed").exists());
+    assert!(alice.path("alice/project/open").exists());
+    assert!(!alice.path("alice/project/closed").exists());
 }
 
 #[test]
@@ -142,11 +142,11 @@ fn root_of_a_container_runs_as_an_ordinary_user_would() {
         .args(words)
         .env_clear()
         .envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))))
-        .current_dir(alice.path("alice/work"))
+        .current_dir(alice.path("alice/project"))
         .uid(ALICE)
         .gid(ALICE)
         .output()
         .unwrap();
     assert_eq!(stdout(&ran), "1000\n", "{}", stderr(&ran));
-    assert_eq!(fs::metadata(alice.path("alice/work/written")).unwrap().uid(), ALICE);
+    assert_eq!(fs::metadata(alice.path("alice/project/written")).unwrap().uid(), ALICE);
 }
