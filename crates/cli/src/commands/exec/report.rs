@@ -192,12 +192,15 @@ fn details_of(ended: &Ended, isolation: Isolation, kept: &Kept) -> Value {
 fn blocked(ended: &Ended) -> Option<String> {
     let hosts: Vec<String> = ended.blocked_hosts().into_iter().map(ui::printable).collect();
     let told = hosts.get(..MOST_HOSTS).unwrap_or(&hosts);
-    let first = told.first()?;
+    told.first()?;
+    // Those that are only counted together have no name to ask for.
+    let named = told.iter().find(|host| !host.starts_with(['[', '*']));
+    let hint = named.map(|host| format!("; to ask for one: --allow-host {host}"));
     let more = match hosts.len() - told.len() {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    Some(format!("  blocked: {}{more}; to ask for one: --allow-host {first}", told.join(", ")))
+    Some(format!("  blocked: {}{more}{}", told.join(", "), hint.unwrap_or_default()))
 }
 
 fn kept_notes(kept: &Kept, ended: &Ended) -> Vec<String> {
