@@ -1,7 +1,7 @@
 //! A home and a workspace of one test, and the binary in them.
 
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -28,14 +28,33 @@ impl Machine {
         self.directory.path().join("work").join(name)
     }
 
+    /// Returns the binary in this home and workspace.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = warrant();
+        command.args(arguments).env("WARRANT_HOME", self.home()).current_dir(self.work(""));
+        command
+    }
+
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        warrant()
-            .args(arguments)
-            .env("WARRANT_HOME", self.home())
-            .current_dir(self.work(""))
-            .stdin(std::process::Stdio::null())
-            .output()
-            .unwrap()
+        self.command(arguments).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Starts it with all of its streams at hand.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Child {
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    /// Starts an MCP server that is spoken to over its streams.
+    pub(crate) fn serve_mcp(&self) -> Child {
+        let mut command = self.command(&["mcp", "--workspace"]);
+        command
+            .arg(self.work(""))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        command.spawn().unwrap()
     }
 
     pub(crate) fn exec(&self, arguments: &[&str]) -> Output {

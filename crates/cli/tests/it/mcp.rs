@@ -519,15 +519,7 @@ fn an_agent_cannot_read_in_its_receipt_that_it_guessed_a_secret() {
 #[test]
 fn members_of_the_wrong_type_are_named_and_unknown_methods_are_not_found() {
     let machine = Machine::new();
-    let mut child = crate::warrant()
-        .args(["mcp", "--workspace"])
-        .arg(machine.work(""))
-        .env("WARRANT_HOME", machine.home())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = machine.serve_mcp();
     let client = json!({"protocolVersion": "2025-06-18", "capabilities": {},
         "clientInfo": {"name": "test", "version": "1"}});
     let rows = [

@@ -1,12 +1,11 @@
 //! Messages to `warrant mcp` that no client should send: each is answered, or ends the conversation.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout};
 
 use serde_json::{Value, json};
 
 use crate::machine::Machine;
-use crate::warrant;
 
 struct Conversation {
     child: Child,
@@ -16,15 +15,7 @@ struct Conversation {
 
 impl Conversation {
     fn begin(machine: &Machine) -> Self {
-        let mut child = warrant()
-            .args(["mcp", "--workspace"])
-            .arg(machine.work(""))
-            .env("WARRANT_HOME", machine.home())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut child = machine.serve_mcp();
         let stdin = child.stdin.take().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let mut conversation = Self { child, stdin, stdout };

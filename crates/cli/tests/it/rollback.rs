@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::machine::Machine;
-use crate::{stderr, stdout, warrant};
+use crate::{stderr, stdout};
 
 /// Runs the binary where the workspace is mounted so that nobody can write it.
 fn in_a_read_only_workspace(machine: &Machine, arguments: &[&str]) -> Output {
@@ -45,15 +45,7 @@ fn rollback_in_a_read_only_workspace_is_refused_before_anything_runs() {
 
 /// Starts a run whose writes are kept.
 fn start(machine: &Machine, script: &str) -> Child {
-    warrant()
-        .args(["sandbox", "exec", "--mode", "workspace-rollback", "--", "sh", "-c", script])
-        .env("WARRANT_HOME", machine.home())
-        .current_dir(machine.work(""))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    machine.start(&["sandbox", "exec", "--mode", "workspace-rollback", "--", "sh", "-c", script])
 }
 
 #[test]

@@ -4,18 +4,10 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 use crate::machine::Machine;
-use crate::{stderr, stdout, warrant};
+use crate::{stderr, stdout};
 
 fn shell(machine: &Machine, lines: &str) -> Output {
-    let mut child = warrant()
-        .arg("shell")
-        .env("WARRANT_HOME", machine.home())
-        .current_dir(machine.work(""))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = machine.start(&["shell"]);
     child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
     child.wait_with_output().unwrap()
 }
@@ -44,15 +36,7 @@ struct Lines {
 
 impl Lines {
     fn begin(machine: &Machine) -> Self {
-        let mut child = warrant()
-            .arg("shell")
-            .env("WARRANT_HOME", machine.home())
-            .current_dir(machine.work(""))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = machine.start(&["shell"]);
         let told = BufReader::new(child.stderr.take().unwrap());
         Self { child, told }
     }

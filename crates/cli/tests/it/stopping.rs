@@ -76,15 +76,7 @@ fn cancel_stops_the_run_of_another_process() {
 fn cancel_stops_one_call_of_an_agent_and_its_server_goes_on() {
     let machine = Machine::new();
     assert!(machine.run(&["init"]).status.success());
-    let mut server = warrant()
-        .args(["mcp", "--workspace"])
-        .arg(machine.work(""))
-        .env("WARRANT_HOME", machine.home())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut server = machine.serve_mcp();
     let mut stdin = server.stdin.take().unwrap();
     let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
     let mut say = |message: Value| writeln!(stdin, "{message}").unwrap();
