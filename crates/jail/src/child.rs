@@ -1,4 +1,5 @@
-//! Pid 1 of the jail: builds it from inside, starts the program, then reaps and watches.
+//! Pid 1 of the jail until it executes the init program: builds the jail from inside and starts
+//! the program's process, which waits until init stands.
 //!
 //! Runs in a forked copy of a possibly threaded supervisor, so nothing here allocates or locks.
 
@@ -6,13 +7,13 @@ use std::os::fd::AsRawFd;
 
 use libc::c_int;
 
-use crate::command::{self, Start};
+use crate::command::{self, Beginning, Beside, Start};
+use crate::init::{self, Descriptors, Orders};
 use crate::message::{At, Failure, Message, Step, WITH_TERMINAL, Word};
 use crate::mounts::{self, Root, Wanted};
 use crate::network;
 use crate::spec::{Groups, Identity, Spec, Stdio};
 use crate::sys::{self, Errno, Fd};
-use crate::usher;
 
 /// What pid 1 needs; made before the clone.
 pub(crate) struct Plan<'a> {
@@ -22,6 +23,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) scratch: mounts::ScratchOptions,
     /// The identity maps, when pid 1 writes them itself.
     pub(crate) own_maps: Option<OwnMaps>,
+    /// The init program.
+    pub(crate) init: Fd,
 }
 
 /// The identity maps of an ordinary user.
@@ -31,18 +34,19 @@ pub(crate) struct OwnMaps {
 }
 
 const MOST_LISTENERS: usize = 96;
-/// How often pid 1 tries whether another process could still be made.
-const CROWD_INTERVAL_MS: i64 = 10;
 
-/// Runs pid 1 to its end.
+/// Runs pid 1 until it is the init program, or to its end if it cannot become that.
 pub(crate) fn run(plan: &Plan<'_>) {
-    if let Err(failure) = build_and_watch(plan) {
-        let (step, errno) = (failure.step as i32, failure.errno.0);
-        let _ = Message::new(Word::Failed, step, errno).send(plan.control, &[]);
-    }
+    let failure = match build(plan) {
+        Ok(terminal) => start_and_become_init(plan, terminal),
+        Err(failure) => failure,
+    };
+    let (step, errno) = (failure.step as i32, failure.errno.0);
+    let _ = Message::new(Word::Failed, step, errno).send(plan.control, &[]);
 }
 
-fn build_and_watch(plan: &Plan<'_>) -> Result<(), Failure> {
+/// Builds the jail, hands it out and waits for the word to start; returns the program's terminal.
+fn build(plan: &Plan<'_>) -> Result<Option<Fd>, Failure> {
     let spec = plan.spec;
     // SAFETY: the mask is this process's own.
     unsafe { libc::umask(0) };
@@ -74,32 +78,41 @@ fn build_and_watch(plan: &Plan<'_>) -> Result<(), Failure> {
     fds.push_front(scratch).at(Step::Handshake)?;
     Message::new(Word::Built, flags, 0).send(plan.control, fds.as_slice()).at(Step::Handshake)?;
     await_word(plan.control, Word::Go)?;
-    let inner = terminal.map(|terminal| terminal.inner);
-    let program = command::spawn(&plan.start, plan.control, inner)?;
-    if spec.watch_processes {
-        command::share_process_limit(&plan.start).at(Step::Rlimits)?;
-    }
-    // From here on pid 1 holds nothing but the control socket and the one of its usher.
-    let usher = spec.usher.as_ref().map_or(NOBODY, AsRawFd::as_raw_fd);
-    close_all_but(plan.control, usher);
-    watch(plan, program, usher)
+    Ok(terminal.map(|terminal| terminal.inner))
+}
+
+/// Starts the program's process and executes the init program; returns only if that fails.
+fn start_and_become_init(plan: &Plan<'_>, terminal: Option<Fd>) -> Failure {
+    let spec = plan.spec;
+    let gate = match sys::number_call(libc::SYS_eventfd2, [0, libc::O_CLOEXEC as usize, 0, 0, 0]) {
+        Ok(gate) => gate as Fd,
+        Err(errno) => return Failure { step: Step::Init, errno },
+    };
+    let beside = Beside { control: plan.control, gate: Some(gate), terminal };
+    // SECURITY: the program is not executed before init stands, so nobody inside ever runs beside
+    // what this process still has of the supervisor.
+    let beginning = Beginning { start: &plan.start, beside };
+    let program = match command::spawn(&beginning) {
+        Ok(program) => program,
+        Err(failure) => return failure,
+    };
+    let deadline = spec.deadline_ms.map_or(u64::MAX, |ms| now_ms().saturating_add(ms));
+    let orders = Orders {
+        program: program as u64,
+        deadline_ms: deadline,
+        processes: if spec.watch_processes { command::process_limit(&plan.start) } else { 0 },
+        broker: u64::from(spec.usher.is_some()),
+    };
+    let broker = spec.usher.as_ref().map_or(NOBODY, AsRawFd::as_raw_fd);
+    let descriptors = Descriptors { control: plan.control, gate, broker, program: plan.init };
+    let failure = init::execute(orders, &descriptors);
+    // The program's process reads it until this process executes or ends.
+    std::hint::black_box(&beginning);
+    failure
 }
 
 /// No descriptor: waiting for it waits for nothing.
 pub(crate) const NOBODY: Fd = -1;
-
-/// Closes every descriptor but two, of which one may be [`NOBODY`].
-pub(crate) fn close_all_but(one: Fd, other: Fd) {
-    let (low, high) = (one.min(other), one.max(other));
-    let close = |from: Fd, to: Fd| {
-        if let (Ok(from), Ok(to)) = (u32::try_from(from), u32::try_from(to)) {
-            let _ = sys::close_range(from, to);
-        }
-    };
-    close(0, low - 1);
-    close(low + 1, high - 1);
-    close(high + 1, Fd::MAX);
-}
 
 /// Moves this process into groups of old hierarchies; into one of the unified it was born.
 pub(crate) fn join(groups: &Groups) -> Result<(), Failure> {
@@ -174,98 +187,12 @@ pub(crate) fn ioctl(fd: Fd, request: libc::Ioctl, argument: usize) -> sys::Resul
     unsafe { sys::call(libc::SYS_ioctl, [fd as usize, request as usize, argument, 0, 0, 0]) }
 }
 
-/// Reaps until the program has ended, then returns; the kernel ends everyone else.
-fn watch(plan: &Plan<'_>, program: c_int, usher: Fd) -> Result<(), Failure> {
-    let children = signal_descriptor().at(Step::Lifeline)?;
-    let mut watched = Watched { control: plan.control, children, usher };
-    let deadline = plan.spec.deadline_ms.map(|ms| now_ms().saturating_add_unsigned(ms));
-    let mut next_try = now_ms() + CROWD_INTERVAL_MS;
-    loop {
-        if let Some(status) = reap(program) {
-            let _ = Message::new(Word::Ended, status, 0).send(plan.control, &[]);
-            return Ok(());
-        }
-        let mut timeout = deadline.map(|deadline| (deadline - now_ms()).max(0));
-        if timeout == Some(0) {
-            let _ = Message::new(Word::Overdue, 0, 0).send(plan.control, &[]);
-            return Ok(());
-        }
-        if plan.spec.watch_processes {
-            if now_ms() >= next_try {
-                if command::is_crowded(&plan.start) {
-                    let _ = Message::new(Word::Crowded, 0, 0).send(plan.control, &[]);
-                    return Ok(());
-                }
-                next_try = now_ms() + CROWD_INTERVAL_MS;
-            }
-            timeout = Some(timeout.unwrap_or(i64::MAX).min(CROWD_INTERVAL_MS));
-        }
-        if watched.supervisor_gone(timeout) {
-            return Ok(());
-        }
-    }
-}
-
-/// Reaps every child that has ended; returns the program's status once it is among them.
-pub(crate) fn reap(program: c_int) -> Option<c_int> {
-    loop {
-        let mut status: c_int = 0;
-        let flags = (libc::WNOHANG | libc::__WALL) as usize;
-        let args = [usize::MAX, &raw mut status as usize, flags, 0, 0, 0];
-        // SAFETY: the status is valid for writing; no usage is asked for.
-        match unsafe { sys::call(libc::SYS_wait4, args) } {
-            Ok(pid) if pid == program as usize => return Some(status),
-            Ok(0) | Err(_) => return None,
-            Ok(_) => {}
-        }
-    }
-}
-
-/// What the root of a tree waits for.
-pub(crate) struct Watched {
-    pub(crate) control: Fd,
-    pub(crate) children: Fd,
-    pub(crate) usher: Fd,
-}
-
-impl Watched {
-    /// Waits for a child's end, the timeout or the supervisor, and serves who asks for sockets;
-    /// returns whether the supervisor is gone or wants an end.
-    pub(crate) fn supervisor_gone(&mut self, timeout_ms: Option<i64>) -> bool {
-        let waiting = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut polled = [waiting(self.control), waiting(self.children), waiting(self.usher)];
-        let timespec = timeout_ms
-            .map(|ms| libc::timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000) * 1_000_000 });
-        let timeout = timespec.as_ref().map_or(0, |timespec| std::ptr::from_ref(timespec) as usize);
-        let args = [polled.as_mut_ptr() as usize, polled.len(), timeout, 0, 0, 0];
-        // SAFETY: the array and the timeout outlive the call.
-        let _ = unsafe { sys::call(libc::SYS_ppoll, args) };
-        let [supervisor, signals, wishes] = polled;
-        if signals.revents != 0 {
-            let mut buffer = [0; size_of::<libc::signalfd_siginfo>()];
-            let _ = sys::read(self.children, &mut buffer);
-        }
-        if wishes.revents != 0 && !usher::serve(self.usher) {
-            sys::close(self.usher);
-            self.usher = NOBODY;
-        }
-        supervisor.revents != 0
-    }
-}
-
-pub(crate) fn signal_descriptor() -> sys::Result<Fd> {
-    let mask: u64 = 1 << (libc::SIGCHLD - 1);
-    let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
-    let args = [usize::MAX, &raw const mask as usize, size_of::<u64>(), flags, 0, 0];
-    // SAFETY: the mask has the kernel's size and outlives the call.
-    Ok(unsafe { sys::call(libc::SYS_signalfd4, args) }? as Fd)
-}
-
-pub(crate) fn now_ms() -> i64 {
+pub(crate) fn now_ms() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the structure is valid for writing.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
+    let (seconds, nanoseconds) = (now.tv_sec as u64, now.tv_nsec as u64);
+    seconds.saturating_mul(1000).saturating_add(nanoseconds / 1_000_000)
 }
 
 /// The descriptors handed out, in a fixed place.

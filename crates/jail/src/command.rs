@@ -1,8 +1,9 @@
 //! The program's own process, from its clone to `execve`: descriptors, session, keyring, limits,
 //! capabilities, Landlock, and the system call filter last.
 //!
-//! It shares memory with pid 1 until it executes (`CLONE_VM | CLONE_VFORK`), which spares a copy
-//! of the page tables and lets it leave an error behind without a pipe.
+//! It shares memory with its parent until one of them executes (`CLONE_VM`), which spares a copy
+//! of the page tables. In a jail both are confined and executed at the same time; the program goes
+//! last, when the init program has opened the gate.
 
 use std::ffi::CString;
 use std::os::fd::AsRawFd;
@@ -47,79 +48,71 @@ impl<'a> Start<'a> {
     }
 }
 
-/// What the program's process and pid 1 share until the former executes.
-struct Shared<'a> {
-    start: &'a Start<'a>,
-    terminal: Option<Fd>,
-    failure: Option<Failure>,
-    not_executed: Option<Errno>,
+/// What the program's process has besides what it starts with.
+#[derive(Clone, Copy)]
+pub(crate) struct Beside {
+    /// Where it says that it could not be confined or executed.
+    pub(crate) control: Fd,
+    /// Where it waits, confined, before it executes: an event counter. Without one its parent
+    /// waits for it instead.
+    pub(crate) gate: Option<Fd>,
+    /// The inner side of its terminal.
+    pub(crate) terminal: Option<Fd>,
 }
 
-/// Starts the program and returns its pid; it has been executed when this returns.
+/// What the program's process reads in memory it shares with its parent.
+pub(crate) struct Beginning<'a> {
+    pub(crate) start: &'a Start<'a>,
+    pub(crate) beside: Beside,
+}
+
+/// Starts the program's process and returns its pid.
 ///
-/// If nothing could be executed the supervisor is told and the jail ends.
-pub(crate) fn spawn(
-    start: &Start<'_>,
-    control: Fd,
-    terminal: Option<Fd>,
-) -> Result<c_int, Failure> {
-    let mut shared = Shared { start, terminal, failure: None, not_executed: None };
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the stack is large, unused, aligned and outlives the child's use of it, because
-    // with CLONE_VFORK this process sleeps until the child executes or exits. `shared` likewise.
-    let pid = unsafe { libc::clone(enter, start.stack_top(), flags, (&raw mut shared).cast()) };
+/// Without a gate it has been executed, or has ended, when this returns. With one the caller must
+/// keep `beginning` until it executes or exits itself. A process that cannot be confined or
+/// executed tells the supervisor so and ends.
+pub(crate) fn spawn(beginning: &Beginning<'_>) -> Result<c_int, Failure> {
+    let wait = if beginning.beside.gate.is_none() { libc::CLONE_VFORK } else { 0 };
+    let flags = libc::CLONE_VM | libc::SIGCHLD | wait;
+    let argument = std::ptr::from_ref(beginning).cast_mut().cast();
+    // SAFETY: the stack is large, unused and aligned. It and `beginning` outlive the child's use of
+    // them: with CLONE_VFORK this process sleeps until the child executes or exits, without it the
+    // caller keeps them until it leaves this memory to the child.
+    let pid = unsafe { libc::clone(enter, beginning.start.stack_top(), flags, argument) };
     if pid == -1 {
-        // SAFETY: errno belongs to this thread.
+        // SAFETY: errno belongs to this thread, and no other process uses it: see `sys::call`.
         return Err(Errno(unsafe { *libc::__errno_location() })).at(Step::Spawn);
-    }
-    // SAFETY: the child is done with it; read afresh because another process wrote it.
-    let shared = unsafe { std::ptr::read_volatile(&raw const shared) };
-    if let Some(failure) = shared.failure {
-        return Err(failure);
-    }
-    if let Some(errno) = shared.not_executed {
-        let _ = Message::new(Word::NotExecuted, errno.0, 0).send(control, &[]);
-        sys::exit(0);
     }
     Ok(pid)
 }
 
-/// Gives pid 1 the program's own limit on processes, so that its tries say whether the jail is
-/// full.
-pub(crate) fn share_process_limit(start: &Start<'_>) -> sys::Result<()> {
-    let limits = start.walls.rlimits.iter();
-    limits.filter(|limit| limit.resource == Resource::Processes).try_for_each(set_limit)
-}
-
-/// Returns whether not one more process can be made in the jail.
-pub(crate) fn is_crowded(start: &Start<'_>) -> bool {
-    extern "C" fn leave(_: *mut c_void) -> c_int {
-        sys::exit(0)
-    }
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: as in `spawn`; the program left this stack when it executed.
-    let pid = unsafe { libc::clone(leave, start.stack_top(), flags, std::ptr::null_mut()) };
-    // SAFETY: errno belongs to this thread.
-    pid == -1 && unsafe { *libc::__errno_location() } == libc::EAGAIN
+/// Returns the program's own limit on processes, or zero.
+pub(crate) fn process_limit(start: &Start<'_>) -> u64 {
+    let mut limits = start.walls.rlimits.iter();
+    let limit = limits.find(|limit| limit.resource == Resource::Processes);
+    limit.map_or(0, |limit| limit.value)
 }
 
 extern "C" fn enter(argument: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes its own `Shared` and sleeps meanwhile.
-    let shared = unsafe { &mut *argument.cast::<Shared<'_>>() };
-    match confine(shared) {
-        Ok(errno) => shared.not_executed = Some(errno),
-        Err(failure) => shared.failure = Some(failure),
-    }
+    // SAFETY: `spawn` passes this, and it outlives its use here.
+    let Beginning { start, beside } = unsafe { &*argument.cast::<Beginning<'_>>() };
+    let (control, ended) = match place_descriptors(start.program, beside).at(Step::Stdio) {
+        Ok(placed) => (placed.control, confine(start, beside, &placed)),
+        Err(failure) => (beside.control, Err(failure)),
+    };
+    let message = match ended {
+        Ok(errno) => Message::new(Word::NotExecuted, errno.0, 0),
+        Err(failure) => Message::new(Word::Failed, failure.step as i32, failure.errno.0),
+    };
+    let _ = message.send(control, &[]);
     sys::exit(127)
 }
 
 /// Confines the calling process and executes; returns only if nothing could be executed.
-fn confine(shared: &Shared<'_>) -> Result<Errno, Failure> {
-    let start = shared.start;
+fn confine(start: &Start<'_>, beside: &Beside, placed: &Placed) -> Result<Errno, Failure> {
     let walls = start.walls;
     sys::number_call(libc::SYS_setsid, [0; 5]).at(Step::Session)?;
-    let executable = place_descriptors(start.program, shared.terminal).at(Step::Stdio)?;
-    if shared.terminal.is_some() {
+    if beside.terminal.is_some() {
         ioctl(0, libc::TIOCSCTTY, 0).at(Step::Terminal)?;
     }
     // SECURITY: keys of the person's own session.
@@ -145,17 +138,31 @@ fn confine(shared: &Shared<'_>) -> Result<Errno, Failure> {
         landlock::restrict(rules).at(Step::Landlock)?;
     }
     reset_signals();
+    if let Some(gate) = placed.gate {
+        // Whoever should open it ends everyone when it ends.
+        sys::read(gate, &mut [0; 8]).at(Step::Init)?;
+    }
     if let Some(filter) = &walls.seccomp {
         filter.install().at(Step::Seccomp)?;
     }
-    Ok(execute(start, executable))
+    Ok(execute(start, placed.executable))
 }
 
-/// Puts everything the program keeps at its number and closes all else. Returns where the
-/// executable is, if it is a descriptor.
-fn place_descriptors(program: &Program, terminal: Option<Fd>) -> sys::Result<Option<Fd>> {
+/// Where descriptors are that last until the program is executed.
+struct Placed {
+    executable: Option<Fd>,
+    gate: Option<Fd>,
+    control: Fd,
+}
+
+/// Above every number that a program's descriptors are put at.
+const OUT_OF_THE_WAY: Fd = 2 * (3 + MOST_DESCRIPTORS) as Fd;
+
+/// Puts everything the program keeps at its number, what lasts until it is executed right above,
+/// and closes all else.
+fn place_descriptors(program: &Program, beside: &Beside) -> sys::Result<Placed> {
     let mut kept = [-1; 3 + MOST_DESCRIPTORS];
-    let standard = match (&program.stdio, terminal) {
+    let standard = match (&program.stdio, beside.terminal) {
         (Stdio::Pipes { stdin, stdout, stderr }, _) => {
             [stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()]
         }
@@ -166,26 +173,32 @@ fn place_descriptors(program: &Program, terminal: Option<Fd>) -> sys::Result<Opt
     let Some(kept) = kept.get_mut(..count) else { return Err(Errno(libc::EMFILE)) };
     let sources = standard.into_iter().chain(program.descriptors.iter().map(AsRawFd::as_raw_fd));
     // Out of the way first: a source may sit on the number another one goes to.
-    let above = 2 * (3 + MOST_DESCRIPTORS) as Fd;
     for (slot, source) in kept.iter_mut().zip(sources) {
-        *slot = sys::duplicate_above(source, above)?;
+        *slot = sys::duplicate_above(source, OUT_OF_THE_WAY)?;
     }
+    let above = |fd| sys::duplicate_above(fd, OUT_OF_THE_WAY);
     let executable = match &program.exec {
         Exec::Paths(_) => None,
-        Exec::Descriptor(fd) => Some(sys::duplicate_above(fd.as_raw_fd(), above)?),
+        Exec::Descriptor(fd) => Some(above(fd.as_raw_fd())?),
     };
+    let gate = beside.gate.map(above).transpose()?;
+    let control = above(beside.control)?;
     for (number, source) in (0..).zip(kept.iter()) {
         sys::place(*source, number)?;
     }
-    let first_free = count as Fd;
-    let Some(executable) = executable else {
-        sys::close_range(first_free as u32, u32::MAX)?;
-        return Ok(None);
+    let mut next = count as Fd;
+    let mut lasting = |fd: Fd| {
+        let number = next;
+        next += 1;
+        sys::place_until_exec(fd, number).map(|()| number)
     };
-    let args = [executable as usize, first_free as usize, libc::O_CLOEXEC as usize, 0, 0];
-    sys::number_call(libc::SYS_dup3, args)?;
-    sys::close_range(first_free as u32 + 1, u32::MAX)?;
-    Ok(Some(first_free))
+    let placed = Placed {
+        executable: executable.map(&mut lasting).transpose()?,
+        gate: gate.map(&mut lasting).transpose()?,
+        control: lasting(control)?,
+    };
+    sys::close_range(next as u32, u32::MAX)?;
+    Ok(placed)
 }
 
 fn set_limit(limit: &Rlimit) -> sys::Result<()> {

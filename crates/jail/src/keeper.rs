@@ -6,10 +6,8 @@
 
 use libc::c_int;
 
-use crate::child::{
-    NOBODY, Watched, await_word, close_all_but, join, now_ms, reap, signal_descriptor,
-};
-use crate::command::{self, Start};
+use crate::child::{await_word, join, now_ms};
+use crate::command::{self, Beginning, Beside, Start};
 use crate::message::{At, Failure, Message, Step, Word};
 use crate::spec::Groups;
 use crate::sys::{self, Errno, Fd};
@@ -37,8 +35,9 @@ fn keep(plan: &Plan<'_>) -> Result<(), Failure> {
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0).at(Step::Lifeline)?;
     Message::new(Word::Built, 0, 0).send(plan.control, &[]).at(Step::Handshake)?;
     await_word(plan.control, Word::Go)?;
-    let program = command::spawn(&plan.start, plan.control, None)?;
-    close_all_but(plan.control, NOBODY);
+    let beside = Beside { control: plan.control, gate: None, terminal: None };
+    let program = command::spawn(&Beginning { start: &plan.start, beside })?;
+    close_all_but(plan.control);
     let message = watch(plan, program)?;
     end_everyone();
     if let Some(message) = message {
@@ -50,20 +49,73 @@ fn keep(plan: &Plan<'_>) -> Result<(), Failure> {
 /// Waits for the program's end, the deadline or the supervisor; returns what to tell.
 fn watch(plan: &Plan<'_>, program: c_int) -> Result<Option<Message>, Failure> {
     let children = signal_descriptor().at(Step::Lifeline)?;
-    let mut watched = Watched { control: plan.control, children, usher: NOBODY };
-    let deadline = plan.deadline_ms.map(|ms| now_ms().saturating_add_unsigned(ms));
+    let deadline = plan.deadline_ms.map(|ms| now_ms().saturating_add(ms));
     loop {
         if let Some(status) = reap(program) {
             return Ok(Some(Message::new(Word::Ended, status, 0)));
         }
-        let timeout = deadline.map(|deadline| (deadline - now_ms()).max(0));
+        let timeout = deadline.map(|deadline| deadline.saturating_sub(now_ms()));
         if timeout == Some(0) {
             return Ok(Some(Message::new(Word::Overdue, 0, 0)));
         }
-        if watched.supervisor_gone(timeout) {
+        if supervisor_gone(plan.control, children, timeout) {
             return Ok(None);
         }
     }
+}
+
+/// Waits for a child's end, the timeout or the supervisor; returns whether the supervisor is gone
+/// or wants an end.
+fn supervisor_gone(control: Fd, children: Fd, timeout_ms: Option<u64>) -> bool {
+    let waiting = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut polled = [waiting(control), waiting(children)];
+    let timespec = timeout_ms.map(|ms| libc::timespec {
+        tv_sec: (ms / 1000) as i64,
+        tv_nsec: (ms % 1000 * 1_000_000) as i64,
+    });
+    let timeout = timespec.as_ref().map_or(0, |timespec| std::ptr::from_ref(timespec) as usize);
+    let args = [polled.as_mut_ptr() as usize, polled.len(), timeout, 0, 0, 0];
+    // SAFETY: the array and the timeout outlive the call.
+    let _ = unsafe { sys::call(libc::SYS_ppoll, args) };
+    let [supervisor, signals] = polled;
+    if signals.revents != 0 {
+        let mut buffer = [0; size_of::<libc::signalfd_siginfo>()];
+        let _ = sys::read(children, &mut buffer);
+    }
+    supervisor.revents != 0
+}
+
+/// Closes every descriptor but one.
+fn close_all_but(kept: Fd) {
+    if let Ok(kept) = u32::try_from(kept) {
+        if let Some(below) = kept.checked_sub(1) {
+            let _ = sys::close_range(0, below);
+        }
+        let _ = sys::close_range(kept + 1, u32::MAX);
+    }
+}
+
+/// Reaps every child that has ended; returns the program's status once it is among them.
+fn reap(program: c_int) -> Option<c_int> {
+    loop {
+        let mut status: c_int = 0;
+        let flags = (libc::WNOHANG | libc::__WALL) as usize;
+        let args = [usize::MAX, &raw mut status as usize, flags, 0, 0, 0];
+        // SAFETY: the status is valid for writing; no usage is asked for.
+        match unsafe { sys::call(libc::SYS_wait4, args) } {
+            Ok(pid) if pid == program as usize => return Some(status),
+            Ok(0) | Err(_) => return None,
+            Ok(_) => {}
+        }
+    }
+}
+
+fn signal_descriptor() -> sys::Result<Fd> {
+    let mask: u64 = 1 << (libc::SIGCHLD - 1);
+    let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
+    let args = [usize::MAX, &raw const mask as usize, size_of::<u64>(), flags, 0, 0];
+    // SAFETY: the mask has the kernel's size and outlives the call.
+    Ok(unsafe { sys::call(libc::SYS_signalfd4, args) }? as Fd)
 }
 
 /// Kills children until there are none; those of the killed become ours and are next.

@@ -8,6 +8,7 @@ use libc::c_int;
 
 use crate::child::{self, OwnMaps, Plan};
 use crate::command::Start;
+use crate::init;
 use crate::keeper;
 use crate::message::{Message, Step, WITH_TERMINAL, Word};
 use crate::mounts::{ScratchOptions, Wanted};
@@ -154,6 +155,8 @@ pub fn launch(spec: Spec) -> Result<Starting, LaunchError> {
         start: Start::new(&spec.program, &spec.walls),
         scratch: ScratchOptions::new(&Wanted::of_jail(&spec)),
         own_maps,
+        init: init::file()
+            .map_err(|error| LaunchError { step: Step::Init, errno: errno_of(&error) })?,
     };
     let (pid, pidfd) = clone(NAMESPACES, &spec.groups, control.as_raw_fd(), || child::run(&plan))?;
     drop(plan);

@@ -9,10 +9,16 @@
 //!   launch ──── clone3 ────────────────►  groups, identity, network, mounts
 //!      │                                  pivot_root
 //!   built  ◄──────────── Built + fds ──
-//!      │                                  clone(VM|VFORK) ───────────────►  drops privileges,
-//!      │                                  reaps, watches the lifeline       Landlock, seccomp,
-//!   Event::Ended ◄──── status ──────────  exits, and everyone with it       execve
+//!      │                                  clone(VM) ─────────────────────►  drops privileges,
+//!      │                                  execve of the init program        Landlock, waits
+//!      │                                  opens the gate ────────────────►  seccomp, execve
+//!      │                                  reaps, watches the lifeline
+//!   Event::Ended ◄──── status ──────────  exits, and everyone with it
 //! ```
+//!
+//! Pid 1 begins as a copy of the supervisor and executes the init program before the program is
+//! executed, so that nobody inside ever runs beside memory, arguments or descriptors of the
+//! supervisor.
 //!
 //! This crate is the only one with `unsafe`. It has no threads, no async and no logging, and
 //! knows nothing of runs, contracts or policies. Start at [`spec`].
@@ -21,6 +27,7 @@ mod child;
 mod command;
 mod disk;
 pub mod idmap;
+mod init;
 mod keeper;
 mod landlock;
 mod launch;
@@ -30,6 +37,7 @@ mod network;
 pub mod seccomp;
 pub mod spec;
 mod sys;
+mod syscall;
 mod usher;
 mod view;
 mod witness;

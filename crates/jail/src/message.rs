@@ -133,6 +133,7 @@ steps! {
     Pivot = "pivoting to the new root",
     Terminal = "opening the terminal",
     Handshake = "talking to the jail",
+    Init = "executing the init program",
     Spawn = "cloning the program's process",
     Stdio = "placing the standard descriptors",
     Session = "starting a session",

@@ -7,6 +7,8 @@ use std::ffi::CStr;
 
 use libc::{c_int, c_long, c_void};
 
+use crate::syscall;
+
 /// An error number of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
@@ -22,19 +24,20 @@ pub(crate) type Result<T> = std::result::Result<T, Errno>;
 /// A descriptor number in a process that will never drop anything.
 pub(crate) type Fd = c_int;
 
-/// Makes one system call.
+/// What the kernel returns for an error lies between this and zero.
+const LEAST_ERRNO: isize = -4095;
+
+/// Makes one system call. Without the C library's `errno`: that belongs to a thread, and processes
+/// that share memory here would share it.
 ///
 /// # Safety
 /// As for the call itself: pointers among the arguments must be valid for what the kernel does.
 pub(crate) unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize> {
-    let [a, b, c, d, e, f] = args;
     // SAFETY: the caller vouches for the arguments.
-    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
-    if result == -1 {
-        // SAFETY: errno belongs to this thread.
-        Err(Errno(unsafe { *libc::__errno_location() }))
-    } else {
-        Ok(result as usize)
+    let result = unsafe { syscall::raw(number as usize, args) };
+    match result {
+        LEAST_ERRNO..0 => Err(Errno(-result as i32)),
+        _ => Ok(result as usize),
     }
 }
 
@@ -243,6 +246,12 @@ pub(crate) fn place(from: Fd, to: Fd) -> Result<()> {
             .map(drop);
     }
     number_call(libc::SYS_dup3, [from as usize, to as usize, 0, 0, 0]).map(drop)
+}
+
+/// Duplicates `from` onto another number, to be closed when the process executes.
+pub(crate) fn place_until_exec(from: Fd, to: Fd) -> Result<()> {
+    let args = [from as usize, to as usize, libc::O_CLOEXEC as usize, 0, 0];
+    number_call(libc::SYS_dup3, args).map(drop)
 }
 
 /// Duplicates `fd` to some number that is at least `least`.

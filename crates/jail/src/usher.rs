@@ -1,16 +1,14 @@
 //! Sockets of a running jail's network, asked for from outside.
 //!
 //! Pid 1 is in that network and stays there, so the supervisor needs no way in: it says over a
-//! socket of their own what it wants and gets a descriptor back. Nobody inside holds that socket.
+//! socket of their own what it wants and gets a descriptor back (`init/watch.rs` answers). Nobody
+//! inside holds that socket.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::launch::{LaunchError, garbled, receive, socket_pair};
 use crate::message::{Message, Step, Word};
-use crate::network;
-use crate::spec::{Listener, ListenerKind};
-use crate::sys::{self, Errno, Fd};
+use crate::sys::Errno;
 
 /// A kind of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,37 +77,5 @@ impl Family {
             Self::V4 => libc::AF_INET,
             Self::V6 => libc::AF_INET6,
         }
-    }
-}
-
-/// Answers one wish, in pid 1; returns whether there may be another.
-pub(crate) fn serve(usher: Fd) -> bool {
-    let mut bytes = [0; Message::LENGTH];
-    let length = sys::read(usher, &mut bytes).unwrap_or(0);
-    let Some(Message { word: Word::Socket, a, b }) = bytes.get(..length).and_then(Message::decode)
-    else {
-        return false;
-    };
-    let answered = match make(a, b) {
-        Ok(socket) => {
-            let sent = Message::new(Word::Socket, 0, 0).send(usher, &[socket]);
-            sys::close(socket);
-            sent
-        }
-        Err(errno) => Message::new(Word::Failed, Step::Listen as i32, errno.0).send(usher, &[]),
-    };
-    answered.is_ok()
-}
-
-fn make(family: i32, port: i32) -> sys::Result<Fd> {
-    let port = u16::try_from(port).map_err(|_| Errno(libc::EINVAL))?;
-    let address = match family {
-        libc::AF_INET => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
-        libc::AF_INET6 => SocketAddr::from((Ipv6Addr::LOCALHOST, port)),
-        _ => return Err(Errno(libc::EINVAL)),
-    };
-    match port {
-        0 => network::open(family, libc::SOCK_STREAM),
-        _ => network::listen(&Listener { kind: ListenerKind::Tcp, address }),
     }
 }

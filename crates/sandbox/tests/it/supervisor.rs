@@ -46,3 +46,23 @@ fn run_for_ever() {
     let plan = backend.prepare(invocation).unwrap();
     let _ = backend.run(&plan, &Printed, &Cancel::new().unwrap());
 }
+
+/// Not a test by itself; a supervisor that holds a secret in its arguments, environment and memory
+/// and runs one script of the attack suite.
+#[test]
+#[ignore = "started by the attack suite"]
+fn run_with_a_secret() {
+    let Ok(script) = std::env::var("SUPERVISED_SCRIPT") else { return };
+    let secret = std::env::var("SUPERVISED_SECRET").unwrap();
+    let held = std::hint::black_box(vec![secret; 64]);
+    let workspace = PathBuf::from(std::env::var_os("SUPERVISED_WORKSPACE").unwrap());
+    let mut invocation = shell(&workspace, &script);
+    invocation.limits.processes = Some(64);
+    let backend: Box<dyn Backend> = match std::env::var("SUPERVISED_TIER").as_deref() {
+        Ok("namespace") => Box::new(Namespace::new()),
+        _ => Box::new(Leaky),
+    };
+    let plan = backend.prepare(invocation).unwrap();
+    let _ = backend.run(&plan, &Printed, &Cancel::new().unwrap());
+    assert_eq!(std::hint::black_box(held).len(), 64);
+}

@@ -1,5 +1,10 @@
 //! Attacks on the kernel's own walls and on what belongs to the host's other processes.
 
+use std::fs;
+use std::process::Command;
+
+use warrant_protocol::Isolation;
+
 use crate::attacks::scene::{Scene, Verdict, next_number};
 
 crate::attacks::attacks!("kernel":
@@ -12,6 +17,7 @@ crate::attacks::attacks!("kernel":
     x32_calls_die Perhaps,
     io_uring_is_refused Perhaps,
     ptrace_is_refused Always,
+    nothing_of_the_supervisor_is_in_any_process Always,
     memory_of_the_supervisor_is_not_readable Always,
     environment_of_the_supervisor_is_not_readable Always,
     environment_secrets_do_not_leak_in Always,
@@ -91,6 +97,53 @@ fn ptrace_is_refused(scene: &Scene) -> Verdict {
     scene.perl(program).by_own_word()
 }
 
+/// Reads every file of every process in `/proc`, and all memory that can be read, for a secret
+/// that the supervisor has in its arguments, its environment and its memory.
+fn nothing_of_the_supervisor_is_in_any_process(scene: &Scene) -> Verdict {
+    const SCAN: &str = r#"
+my ($x, $y) = @ARGV; my $secret = $x . $y; my $found = 0;
+my @files = qw(cmdline environ comm stat status maps smaps auxv cgroup mountinfo limits sched wchan syscall stack io);
+for my $process (getppid(), 1, 2, map { m{/proc/(\d+)$} ? $1 : () } glob('/proc/[0-9]*')) {
+    next if $process == $$;
+    for my $file (@files) {
+        open(my $f, '<', "/proc/$process/$file") or next; binmode $f; local $/; my $text = <$f> // '';
+        if (index($text, $secret) >= 0) { print "looked BROKEN $process $file\n"; exit }
+        $found++ if $file eq 'cmdline';
+    }
+    print "BROKEN $process has descriptors\n" if $process == 1 && glob("/proc/1/fd/*");
+    open(my $maps, '<', "/proc/$process/maps") or next; open(my $memory, '<', "/proc/$process/mem") or next;
+    while (<$maps>) {
+        my ($from, $to) = /^([0-9a-f]+)-([0-9a-f]+) r/ or next; ($from, $to) = (hex $from, hex $to);
+        next if $to - $from > 1 << 28 || $from > 1 << 47;
+        sysseek($memory, $from, 0); sysread($memory, my $bytes, $to - $from) or next;
+        print "BROKEN $process memory\n" if index($bytes, $secret) >= 0;
+    }
+}
+print "looked $found\n";
+open(my $one, '<', '/proc/1/cmdline'); local $/; my $line = <$one> // ''; $line =~ tr/\0//d;
+print "BROKEN pid 1 has arguments: $line\n" if length $line && $ENV{JAILED};
+"#;
+    fs::write(scene.workspace().join("scan.pl"), SCAN).unwrap();
+    let secret = format!("planted{}", next_number());
+    let (x, y) = secret.split_at(5);
+    let tier = match scene.backend.isolation() {
+        Isolation::Namespace => "namespace",
+        _ => "leaky",
+    };
+    let script = format!("JAILED={} perl scan.pl {x} {y}", u8::from(tier == "namespace"));
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "supervisor::run_with_a_secret", &secret, "--ignored", "--nocapture"])
+        .env("SUPERVISED_TIER", tier)
+        .env("SUPERVISED_SECRET", &secret)
+        .env("SUPERVISED_SCRIPT", script)
+        .env("SUPERVISED_WORKSPACE", scene.workspace())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(told.contains("looked "), "{told} {}", String::from_utf8_lossy(&output.stderr));
+    Verdict::broken_if(told.contains("BROKEN"), told)
+}
+
 fn memory_of_the_supervisor_is_not_readable(scene: &Scene) -> Verdict {
     // A value only this process's memory holds.
     let secret = format!("supervisor-{}-memory", std::process::id());
@@ -139,13 +192,13 @@ fn sysv_shared_memory_is_not_shared(scene: &Scene) -> Verdict {
     let key = 0x4000_0000 + next_number();
     let make =
         format!("my $i = shmget({key}, 4096, 01666); shmwrite($i, 'host secret', 0, 11); print $i");
-    let made = std::process::Command::new("perl").args(["-e", &make]).output().unwrap();
+    let made = Command::new("perl").args(["-e", &make]).output().unwrap();
     let played = scene.perl(&format!(
         "my $i = shmget({key}, 4096, 0666); if (defined $i) {{ shmread($i, my $b, 0, 11); print $b }}"
     ));
     let id = String::from_utf8_lossy(&made.stdout).into_owned();
     let remove = format!("shmctl({id}, 0, 0)");
-    std::process::Command::new("perl").args(["-e", &remove]).status().unwrap();
+    Command::new("perl").args(["-e", &remove]).status().unwrap();
     Verdict::broken_if(played.said("host secret"), "shared memory of the host was read")
 }
 
@@ -155,7 +208,7 @@ fn session_keyring_is_not_shared(scene: &Scene) -> Verdict {
     let add = format!(
         "my ($t, $n, $v) = ('user', '{name}', 'host secret'); print syscall(248, $t, $n, $v, 11, -3)"
     );
-    std::process::Command::new("perl").args(["-e", &add]).output().unwrap();
+    Command::new("perl").args(["-e", &add]).output().unwrap();
     let program = format!(
         "my ($t, $n) = ('user', '{name}'); my $k = syscall(250, 10, -3, $t, $n, 0); print \"BROKEN\\n\" if $k > 0;\n\
          $k = syscall(249, $t, $n, 0, 0); print \"BROKEN\\n\" if $k > 0;"
@@ -173,16 +226,16 @@ fn tiocsti_is_refused(scene: &Scene) -> Verdict {
     use warrant_sandbox::TtySize;
     let program = "my $c = 'x'; open(my $t, '+<', '/dev/tty') or exit;\n\
          my $r = ioctl($t, 0x5412, $c); print \"BROKEN\\n\" if $r;";
-    std::fs::write(scene.workspace().join("attack.pl"), program).unwrap();
+    fs::write(scene.workspace().join("attack.pl"), program).unwrap();
     let mut invocation = scene.script("perl attack.pl");
-    if scene.backend.isolation() != warrant_protocol::Isolation::Process {
+    if scene.backend.isolation() != Isolation::Process {
         invocation.tty = Some(TtySize { columns: 80, rows: 24 });
     }
     scene.play_invocation(invocation).by_own_word()
 }
 
 fn signals_do_not_reach_the_host(scene: &Scene) -> Verdict {
-    let mut victim = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let mut victim = Command::new("sleep").arg("60").spawn().unwrap();
     scene.play(&format!("kill -KILL {}; kill -KILL -{}", victim.id(), victim.id()));
     let mut killed = false;
     for _ in 0..20 {
@@ -195,11 +248,11 @@ fn signals_do_not_reach_the_host(scene: &Scene) -> Verdict {
 }
 
 fn hostname_cannot_be_changed(scene: &Scene) -> Verdict {
-    let before = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let before = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let name = before.trim();
     let program = format!("my $n = '{name}'; {}", not_refused(&format!("170, $n, {}", name.len())));
     let played = scene.perl(&program);
-    let after = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let after = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     Verdict::broken_if(played.said("BROKEN") || before != after, "the hostname could be set")
 }
 
