@@ -21,6 +21,7 @@
 pub mod approvals;
 pub mod archive;
 mod authorship;
+pub mod clock;
 pub mod doors;
 pub mod embedded;
 pub(crate) mod files;

@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub use self::fleet::{
-    EnrollResult, HandBack, LEASE_MS, RunnerAbilities, StoredBlob, TOKEN_BEYOND_LEASE_MS,
+    DisconnectRule, EnrollResult, HandBack, LEASE_MS, RunnerAbilities, StoredBlob,
+    TOKEN_BEYOND_LEASE_MS,
 };
 pub use self::people::{
     EnrollTokenResult, IssueEnrollToken, IssuePrincipal, PolicyUpload, PrincipalRole,
@@ -129,9 +130,14 @@ pub struct LeasedRun {
     /// The number of this lease. Ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
-    /// How long the lease lasts, counted from when the claim was sent. Ours.
+    /// How much of the lease is left when this answer is written, in milliseconds; the runner
+    /// counts from its arrival. Ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
+    /// For how long a started run may go on while the plane does not answer, in milliseconds;
+    /// absent means that it stops when its lease is over. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disconnect_ms: Option<u64>,
     /// The digest of the policy that is in force now. Ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy_hash: Option<crate::Digest>,
@@ -191,7 +197,8 @@ pub struct RenewResult {
     /// Who asked for the stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub actor: Option<ActorRef>,
-    /// How long the lease lasts from here.
+    /// How much of the lease is left when this answer is written; the runner counts from when it
+    /// sent the renewal.
     pub lease_ms: u64,
     /// A fresh claim token, since tokens end before long runs do.
     pub claim_token: String,

@@ -17,14 +17,49 @@
 //! the receipt; 401 means that the token is not accepted; 429, 500 and 503 may be tried again.
 //! A runner of ours sends its claim token as bearer too, so that large bodies are let in.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::validate::{At, Checker};
 use crate::{Digest, Isolation, RunnerId};
 
-/// How long a lease lasts unless it is renewed, counted by the runner from when it asked.
+/// How long a lease lasts unless it is renewed. The runner counts it from when the answer to its
+/// claim arrived, and from when it sent a renewal.
 pub const LEASE_MS: u64 = 15_000;
+
+/// What a runner does with a started run while its plane does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DisconnectRule {
+    /// It stops the run when the lease is over.
+    Stop,
+    /// It goes on and keeps its evidence on disk, for this long at the most.
+    ContinueFor(Duration),
+}
+
+impl DisconnectRule {
+    /// What holds where policy is silent: ten minutes.
+    pub const DEFAULT: Self = Self::ContinueFor(Duration::from_secs(600));
+
+    /// Returns the member of the answer to a claim; absent means to stop.
+    #[must_use]
+    pub fn to_wire_ms(self) -> Option<u64> {
+        match self {
+            Self::Stop => None,
+            Self::ContinueFor(most) => Some(u64::try_from(most.as_millis()).unwrap_or(u64::MAX)),
+        }
+    }
+
+    /// Reads the member of the answer to a claim.
+    #[must_use]
+    pub const fn from_wire_ms(disconnect_ms: Option<u64>) -> Self {
+        match disconnect_ms {
+            None => Self::Stop,
+            Some(ms) => Self::ContinueFor(Duration::from_millis(ms)),
+        }
+    }
+}
 
 /// How much longer a claim token is accepted than its lease, so that a late receipt is told
 /// precisely that it is late.
