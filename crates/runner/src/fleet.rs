@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
@@ -201,9 +201,10 @@ impl Shared<'_> {
 
     /// Waits until every slot has ended; returns whether they have.
     fn wait_for_slots(&self, most: Duration) -> bool {
-        let until = Instant::now() + most;
+        let time = self.fleet.plane.time();
+        let until = time.moment().plus(most);
         while self.working.load(Ordering::Acquire) > 0 {
-            if Instant::now() >= until {
+            if time.moment() >= until {
                 return false;
             }
             thread::sleep(Duration::from_millis(5));
@@ -251,9 +252,11 @@ impl Shared<'_> {
         if self.drain.has_begun() && self.fleet.plane.hand_back(&key).is_ok() {
             return;
         }
-        let began = Instant::now();
+        let time = self.fleet.plane.time();
+        let began = time.moment();
         let outcome = self.run(lease);
-        let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let took = time.moment().since(began);
+        let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let count = match outcome {
             Ok(word) => {
                 tracing::info!(run.id = %key.run, status = word, duration_ms, "run ended");

@@ -20,6 +20,7 @@ mod guard;
 mod halt;
 pub mod harness;
 mod journal;
+pub mod lease_timer;
 mod own;
 mod pack;
 pub mod preview;

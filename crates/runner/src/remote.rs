@@ -16,7 +16,7 @@ mod stream;
 use std::collections::HashMap;
 use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -25,10 +25,10 @@ use warrant_protocol::port::{
     BlobWrite, Lease, LeaseKey, Plane, PlaneError, Renewal, SecretValue, Started,
 };
 use warrant_protocol::wire::{
-    AppendEvents, ClaimResult, ClaimRun, CompleteResult, CompleteRun, Directive, HandBack,
-    LeasedRun, RenewLease, RenewResult, RunnerAbilities, StartResult, StartRun,
+    AppendEvents, ClaimResult, ClaimRun, CompleteResult, CompleteRun, Directive, DisconnectRule,
+    HandBack, LeasedRun, RenewLease, RenewResult, RunnerAbilities, StartResult, StartRun,
 };
-use warrant_protocol::{Chain, ChainedEvent, Digest, Receipt, RunId, json};
+use warrant_protocol::{Chain, ChainedEvent, Digest, Moment, Receipt, RunId, TimeSource, json};
 
 pub use self::blobs::{BlobCache, LeaseBlobs};
 pub use self::enroll::{EnrollError, EnrollOptions, Enrolled, PinnedBy};
@@ -37,6 +37,7 @@ pub use self::keep::{Stop, StopSlot, Watched};
 use self::outbox::Entry;
 pub use self::outbox::{Outbox, OutboxError};
 pub use self::stream::BlobStream;
+use crate::lease_timer::{LeaseStanding, LeaseTimer};
 
 /// How long a claim waits for work.
 const CLAIM_WAIT: Duration = Duration::from_secs(25);
@@ -52,7 +53,23 @@ pub struct RemotePlane {
     enrolled: Enrolled,
     abilities: RunnerAbilities,
     outbox: Outbox,
+    time: Arc<dyn TimeSource>,
     held: Arc<Mutex<HashMap<LeaseKey, Held>>>,
+}
+
+/// What a [`RemotePlane`] is made of.
+#[derive(Debug)]
+pub struct RemoteParts {
+    /// The connections to the plane.
+    pub http: Arc<Http>,
+    /// Who this runner is.
+    pub enrolled: Enrolled,
+    /// What this runner can do.
+    pub abilities: RunnerAbilities,
+    /// Where evidence lies until the plane has it.
+    pub outbox: Outbox,
+    /// The clocks.
+    pub time: Arc<dyn TimeSource>,
 }
 
 /// What this runner knows of a lease it holds.
@@ -63,8 +80,7 @@ struct Held {
     /// Released with the claim, for runs of the reference's wire.
     secrets: Vec<SecretValue>,
     entry: Entry,
-    until: Instant,
-    lease: Duration,
+    timer: LeaseTimer,
 }
 
 /// Which wire a run is spoken of in.
@@ -90,13 +106,15 @@ pub enum Claimed {
 impl RemotePlane {
     /// Returns the plane that this runner is enrolled at.
     #[must_use]
-    pub fn new(
-        http: Arc<Http>,
-        enrolled: Enrolled,
-        abilities: RunnerAbilities,
-        outbox: Outbox,
-    ) -> Self {
-        Self { http, enrolled, abilities, outbox, held: Arc::default() }
+    pub fn new(parts: RemoteParts) -> Self {
+        let RemoteParts { http, enrolled, abilities, outbox, time } = parts;
+        Self { http, enrolled, abilities, outbox, time, held: Arc::default() }
+    }
+
+    /// Returns the clocks that leases are counted on.
+    #[must_use]
+    pub fn time(&self) -> &dyn TimeSource {
+        &*self.time
     }
 
     /// Returns who this runner is.
@@ -122,13 +140,14 @@ impl RemotePlane {
             abilities: Some(self.abilities.clone()),
             wait_ms: Some(u64::try_from(CLAIM_WAIT.as_millis()).unwrap_or(u64::MAX)),
         };
-        let asked = Instant::now();
+        let sent = self.time.moment();
         let answer = self.http.post_parked("/v1/claims", &value(&body)?, CLAIM_WAIT)?;
+        let arrived = self.time.moment();
         let malformed = |error: json::InvalidJson| CallError::Malformed(error.detail());
         match ClaimResult::from_value(&answer).map_err(malformed)? {
-            ClaimResult::Empty if asked.elapsed() >= PARKED_AT_LEAST => Ok(Claimed::Nothing),
+            ClaimResult::Empty if arrived.since(sent) >= PARKED_AT_LEAST => Ok(Claimed::Nothing),
             ClaimResult::Empty => Ok(Claimed::NothingYet),
-            ClaimResult::Leased(run) => self.take(*run, asked).map(Claimed::Run),
+            ClaimResult::Leased(run) => self.take(*run, arrived).map(Claimed::Run),
         }
     }
 
@@ -177,7 +196,7 @@ impl RemotePlane {
         Ok(count)
     }
 
-    fn take(&self, run: LeasedRun, asked: Instant) -> Result<Box<Lease>, CallError> {
+    fn take(&self, run: LeasedRun, arrived: Moment) -> Result<Box<Lease>, CallError> {
         let dialect = if run.epoch.is_some() { Dialect::Leases } else { Dialect::Plain };
         let key = LeaseKey { run: run.run_id.clone(), epoch: run.epoch.unwrap_or(1) };
         let unreadable = |why: String| CallError::Malformed(why);
@@ -185,15 +204,15 @@ impl RemotePlane {
             self.outbox.open(&key, dialect, &run).map_err(|error| unreadable(error.to_string()))?;
         let chain = Chain::from_events(run.contract.hash(), run.events.clone())
             .map_err(|broken| unreadable(broken.to_string()))?;
-        let lease_ms = Duration::from_millis(run.lease_ms.unwrap_or(u64::from(u32::MAX)));
+        let lease = Duration::from_millis(run.lease_ms.unwrap_or(u64::from(u32::MAX)));
+        let rule = DisconnectRule::from_wire_ms(run.disconnect_ms);
         let secrets = run.secrets.into_iter();
         let held = Held {
             token: run.claim_token,
             dialect,
             secrets: secrets.map(|s| SecretValue { name: s.name, value: s.value }).collect(),
             entry,
-            until: asked + lease_ms,
-            lease: lease_ms,
+            timer: LeaseTimer::granted(arrived, lease, rule),
         };
         self.held().insert(key.clone(), held);
         // A plane that does not say which policy is in force leaves the check to itself.
@@ -231,8 +250,9 @@ impl RemotePlane {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            let until = self.held().get(lease).map(|held| held.until);
-            let has_time = until.is_some_and(|until| Instant::now() + pause < until);
+            let next = self.time.moment().plus(pause);
+            let standing = self.held().get_mut(lease).map(|held| held.timer.standing(next));
+            let has_time = standing.is_some_and(|standing| standing != LeaseStanding::Over);
             if !error.is_transient() || !has_time {
                 return Err(plane_error(&lease.run, error));
             }
@@ -342,13 +362,14 @@ impl Plane for RemotePlane {
         if dialect == Dialect::Plain {
             return Ok(Renewal::Continue);
         }
-        let asked = Instant::now();
+        let sent = self.time.moment();
         let body = RenewLease { claim_token: claim_token.clone(), wait_ms: None };
         let answer = self.say(lease, ("renew", &claim_token), &body)?;
         let renewed: RenewResult = json::view(&answer).map_err(PlaneError::failed)?;
+        let arrived = self.time.moment();
         let mut held = self.held();
         if let Some(held) = held.get_mut(lease) {
-            held.renewed(&renewed, asked);
+            held.renewed(&renewed, sent, arrived);
         }
         match renewed.directive {
             Directive::Continue => Ok(Renewal::Continue),
@@ -437,10 +458,15 @@ impl Show {
 }
 
 impl Held {
-    fn renewed(&mut self, renewed: &RenewResult, asked: Instant) {
+    /// Counts the lease anew; returns for how long the plane had been away, if it had.
+    fn renewed(
+        &mut self,
+        renewed: &RenewResult,
+        sent: Moment,
+        arrived: Moment,
+    ) -> Option<Duration> {
         self.token.clone_from(&renewed.claim_token);
-        self.lease = Duration::from_millis(renewed.lease_ms);
-        self.until = asked + self.lease;
+        self.timer.renewed(sent, arrived, Duration::from_millis(renewed.lease_ms))
     }
 }
 

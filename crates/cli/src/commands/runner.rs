@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use warrant_plane::clock::SystemTimeSource;
 use warrant_plane::random;
 use warrant_protocol::wire::RunnerAbilities;
 use warrant_protocol::{Isolation, PoolName, PublicKey};
@@ -17,7 +18,7 @@ use warrant_runner::MockProgram;
 use warrant_runner::fleet::{DataLock, Drain, Fleet, Tally};
 use warrant_runner::harness::MOCK_ARGUMENT;
 use warrant_runner::remote::{
-    BlobCache, EnrollOptions, Enrolled, Http, Outbox, PinnedBy, RemotePlane,
+    BlobCache, EnrollOptions, Enrolled, Http, Outbox, PinnedBy, RemoteParts, RemotePlane,
 };
 use warrant_sandbox::Backend;
 
@@ -94,7 +95,8 @@ pub(crate) fn work(
         posture: None,
     };
     let outbox = Outbox::open_at(data.join("outbox"))?;
-    let plane = RemotePlane::new(http, enrolled, abilities, outbox);
+    let time = Arc::new(SystemTimeSource);
+    let plane = RemotePlane::new(RemoteParts { http, enrolled, abilities, outbox, time });
     let cache = BlobCache::open(&data.join("cache"), CACHE_BYTES).context("no room for blobs")?;
     let program = std::env::current_exe().ok().and_then(|path| path.to_str().map(str::to_owned));
     let backends: Vec<&dyn Backend> = backends.iter().map(AsRef::as_ref).collect();

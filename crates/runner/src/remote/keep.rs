@@ -1,26 +1,30 @@
 //! Keeps a lease while its run is running, and brings the plane's word back: stop, or fenced.
 //!
-//! The lease is counted from when the renewal was sent. A runner that cannot renew stops its own
-//! run before the lease ends, because after it somebody else may hold the run.
+//! When a lease is over is decided by [`LeaseTimer`](crate::lease_timer::LeaseTimer); this asks
+//! the plane and looks at the timer every second.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use warrant_protocol::json;
 use warrant_protocol::port::LeaseKey;
 use warrant_protocol::request::ActorRef;
 use warrant_protocol::wire::{Directive, RenewLease, RenewResult};
+use warrant_protocol::{TimeSource, json};
 use warrant_sandbox::Cancel;
 
-use super::{CallError, Dialect, RemotePlane, value};
+use super::{CallError, Dialect, Held, Http, RemotePlane, value};
+use crate::lease_timer::LeaseStanding;
 
 /// How long a renewal waits for a word.
 const RENEW_WAIT: Duration = Duration::from_secs(4);
 /// A plane that does not wait is asked this often, so that a stop arrives within a second.
 const RENEW_EVERY: Duration = Duration::from_millis(900);
-/// How long before the end of a lease its run is stopped.
-const BEFORE_THE_END: Duration = Duration::from_secs(3);
+/// How long the answer may take beyond that.
+const ANSWER_WAIT: Duration = Duration::from_secs(4);
+/// How often the lease is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a run is told to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,48 +79,91 @@ impl RemotePlane {
         if !is_leased {
             return Watched(None);
         }
-        let (http, held) = (Arc::clone(&self.http), Arc::clone(&self.held));
-        let (lease, cancel, stop) = (lease.clone(), cancel.clone(), Arc::clone(stop));
-        let end = move |why: Stop| {
-            stop.set(why);
-            cancel.cancel();
+        let keeper = Keeper {
+            http: Arc::clone(&self.http),
+            held: Arc::clone(&self.held),
+            time: Arc::clone(&self.time),
+            lease: lease.clone(),
+            cancel: cancel.clone(),
+            stop: Arc::clone(stop),
         };
-        let task = async move {
-            loop {
-                let look = || {
-                    let held = held.lock().unwrap_or_else(PoisonError::into_inner);
-                    held.get(&lease).map(|held| (held.token.clone(), held.until))
-                };
-                let Some((claim_token, until)) = look() else { return };
-                let asked = Instant::now();
-                let wait_ms = u64::try_from(RENEW_WAIT.as_millis()).ok();
-                let body = RenewLease { claim_token: claim_token.clone(), wait_ms };
-                let Ok(body) = value(&body) else { return };
-                let path = format!("/v1/runs/{}/renew", lease.run);
-                let call = http.sending(&path, Some(&claim_token), &body);
-                let last = Instant::from_std(until) - BEFORE_THE_END;
-                let answer = tokio::time::timeout_at(last, call).await;
-                match read(answer) {
-                    Heard::Renewed(renewed) => {
-                        let mut all = held.lock().unwrap_or_else(PoisonError::into_inner);
-                        if let Some(held) = all.get_mut(&lease) {
-                            held.renewed(&renewed, asked.into_std());
-                        }
-                        drop(all);
-                        match renewed.directive {
-                            Directive::Continue => {}
-                            Directive::Stop => end(Stop::Asked(renewed.actor)),
-                            Directive::Fenced => return end(Stop::Fenced),
-                        }
+        Watched(Some(self.http.spawn(keeper.keep())))
+    }
+}
+
+/// Renews one lease until it is over.
+struct Keeper {
+    http: Arc<Http>,
+    held: Arc<Mutex<HashMap<LeaseKey, Held>>>,
+    time: Arc<dyn TimeSource>,
+    lease: LeaseKey,
+    cancel: Cancel,
+    stop: Arc<StopSlot>,
+}
+
+impl Keeper {
+    async fn keep(self) {
+        loop {
+            let Some(claim_token) = self.with_held(|held| held.token.clone()) else { return };
+            let (sent, began) = (self.time.moment(), Instant::now());
+            let answer = tokio::select! {
+                answer = self.ask(&claim_token) => answer,
+                () = self.until_over() => return self.end(Stop::LeaseOver),
+            };
+            match answer {
+                Heard::Renewed(renewed) => {
+                    let arrived = self.time.moment();
+                    let outage = self.with_held(|held| held.renewed(&renewed, sent, arrived));
+                    if let Some(outage) = outage.flatten() {
+                        let away_ms = u64::try_from(outage.as_millis()).unwrap_or(u64::MAX);
+                        tracing::warn!(run.id = %self.lease.run, away_ms, "the plane answers again");
                     }
-                    Heard::Fenced => return end(Stop::Fenced),
-                    Heard::Nothing if Instant::now() >= last => return end(Stop::LeaseOver),
-                    Heard::Nothing => {}
+                    match renewed.directive {
+                        Directive::Continue => {}
+                        Directive::Stop => self.end(Stop::Asked(renewed.actor)),
+                        Directive::Fenced => return self.end(Stop::Fenced),
+                    }
                 }
-                tokio::time::sleep_until((asked + RENEW_EVERY).min(last)).await;
+                Heard::Fenced => return self.end(Stop::Fenced),
+                Heard::Nothing => {}
             }
-        };
-        Watched(Some(self.http.spawn(task)))
+            tokio::select! {
+                () = tokio::time::sleep_until(began + RENEW_EVERY) => {}
+                () = self.until_over() => return self.end(Stop::LeaseOver),
+            }
+        }
+    }
+
+    /// Sends one renewal; an answer that takes too long is none.
+    async fn ask(&self, claim_token: &str) -> Heard {
+        let wait_ms = u64::try_from(RENEW_WAIT.as_millis()).ok();
+        let body = RenewLease { claim_token: claim_token.to_owned(), wait_ms };
+        let Ok(body) = value(&body) else { return Heard::Nothing };
+        let path = format!("/v1/runs/{}/renew", self.lease.run);
+        let call = self.http.sending(&path, Some(claim_token), &body);
+        read(tokio::time::timeout(RENEW_WAIT + ANSWER_WAIT, call).await)
+    }
+
+    /// Looks at the lease every second until it is over or nobody holds it.
+    async fn until_over(&self) {
+        loop {
+            let now = self.time.moment();
+            let standing = self.with_held(|held| held.timer.standing(now));
+            if standing == Some(LeaseStanding::Over) {
+                return;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn with_held<T>(&self, look: impl FnOnce(&mut Held) -> T) -> Option<T> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.get_mut(&self.lease).map(look)
+    }
+
+    fn end(&self, why: Stop) {
+        self.stop.set(why);
+        self.cancel.cancel();
     }
 }
 

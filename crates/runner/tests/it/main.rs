@@ -9,6 +9,7 @@
 
 mod crash;
 mod leaks;
+mod leases;
 mod loopback;
 mod redact;
 mod remote;

@@ -7,21 +7,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use warrant_plane::clock::SystemTimeSource;
 use warrant_protocol::signed::Signed;
 use warrant_protocol::wire::RunnerAbilities;
 use warrant_protocol::{
-    Chain, ChainedEvent, Contract, PoolName, PublicKey, Receipt, Sealer, Signer, Timestamp, fold,
+    Chain, ChainedEvent, Contract, PoolName, PublicKey, Receipt, Sealer, Signer, TimeSource,
+    Timestamp, fold,
 };
 use warrant_runner::fleet::{Drain, Fleet, Tally};
 use warrant_runner::remote::{
-    BlobCache, CallError, EnrollError, EnrollOptions, Enrolled, Http, Outbox, PinnedBy, RemotePlane,
+    BlobCache, CallError, EnrollError, EnrollOptions, Enrolled, Http, Outbox, PinnedBy,
+    RemoteParts, RemotePlane,
 };
 use warrant_sandbox::{Backend, Process};
 
 use crate::loopback::{Asked, Loopback, recorded_claims, recorded_plane_key};
 
 /// The time at which the recorded contracts were good.
-fn recorded_now() -> Timestamp {
+pub(crate) fn recorded_now() -> Timestamp {
     "2026-11-15T18:21:40.000Z".parse().unwrap()
 }
 
@@ -43,15 +46,36 @@ fn enroll(plane: &Loopback, data: &Path, key: Option<&PublicKey>) -> Result<Enro
 }
 
 fn remote(plane: &Loopback, data: &Path) -> RemotePlane {
+    remote_with(plane, data, Arc::new(SystemTimeSource))
+}
+
+fn remote_with(plane: &Loopback, data: &Path, time: Arc<dyn TimeSource>) -> RemotePlane {
     let enrolled = enroll(plane, data, Some(&recorded_plane_key())).unwrap();
     let outbox = Outbox::open_at(data.join("outbox")).unwrap();
     let http = Arc::new(Http::new(&plane.url(), None).unwrap());
-    RemotePlane::new(http, enrolled, RunnerAbilities::default(), outbox)
+    let abilities = RunnerAbilities::default();
+    RemotePlane::new(RemoteParts { http, enrolled, abilities, outbox, time })
 }
 
 /// Works until the plane was asked `claims` times for work.
 fn work(plane: &Loopback, data: &Path, claims: usize) -> Tally {
-    let remote = remote(plane, data);
+    work_with(plane, RemoteSetup { data, claims, time: Arc::new(SystemTimeSource) })
+}
+
+/// How a runner of these tests is set up.
+pub(crate) struct RemoteSetup<'a> {
+    /// Its directory.
+    pub(crate) data: &'a Path,
+    /// After how many claims it is drained.
+    pub(crate) claims: usize,
+    /// Its clocks.
+    pub(crate) time: Arc<dyn TimeSource>,
+}
+
+/// Works until the plane was asked so often for work, on the clocks that are given.
+pub(crate) fn work_with(plane: &Loopback, setup: RemoteSetup<'_>) -> Tally {
+    let RemoteSetup { data, claims, time } = setup;
+    let remote = remote_with(plane, data, time);
     let drain = Drain::default();
     let process = Process::new();
     let backends: [&dyn Backend; 1] = [&process];
