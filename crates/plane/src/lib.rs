@@ -30,6 +30,7 @@ pub mod home;
 pub mod http;
 #[cfg(feature = "policy")]
 pub mod judge;
+pub mod lease_table;
 pub mod leases;
 pub mod liveness;
 pub mod notary;
