@@ -9,14 +9,17 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::Dir;
 use warrant_protocol::event::{ArtifactKind, Direction, FailureClass};
+use warrant_protocol::execution::DEFAULT_TIMEOUT_MS;
 use warrant_protocol::port::{BlobRef, Lease};
 use warrant_protocol::{Digest, Event};
+use warrant_sandbox::Cancel;
 use warrant_workspace::{
-    Checkout, CollectOptions, Collected, Diff, Progress, TreeLimits, Watch,
-    collect as collect_checkout, collect_overlay,
+    Checkout, CollectOptions, Collected, Diff, Progress, Stop, TreeLimits, Watch,
+    collect as collect_checkout, collect_overlay, never_stop,
 };
 
 use crate::halt::Halt;
@@ -32,23 +35,66 @@ const BINARY_MARK: &[u8] = b"GIT binary patch";
 /// Why the work could not be packed, for the receipt.
 pub(crate) type NotPacked = (FailureClass, String);
 
+/// The least time that collecting has, however much of its time the program used.
+const LEAST_TIME: Duration = Duration::from_secs(10);
+/// How long collecting may take after the run was cancelled.
+const TIME_AFTER_CANCEL: Duration = Duration::from_secs(5);
+
+/// When collecting must end: what the program left of its time is over, or somebody cancels.
+///
+/// A program that hides its files among millions, or makes them out of holes, must not keep the
+/// runner busy beyond what the run was allowed.
+#[derive(Debug)]
+pub(crate) struct CollectDeadline<'a> {
+    until: Instant,
+    cancel: Option<&'a Cancel>,
+}
+
+impl<'a> CollectDeadline<'a> {
+    /// Counts from now, when the program ended after `used_ms` of `wall_ms`.
+    pub(crate) fn new(cancel: &'a Cancel, wall_ms: Option<u64>, used_ms: u64) -> Self {
+        if cancel.is_cancelled() {
+            return Self { until: Instant::now() + TIME_AFTER_CANCEL, cancel: None };
+        }
+        let left = wall_ms.unwrap_or(DEFAULT_TIMEOUT_MS).saturating_sub(used_ms);
+        let left = Duration::from_millis(left).max(LEAST_TIME);
+        // A limit beyond what a clock can hold is no limit.
+        let until = Instant::now().checked_add(left).unwrap_or_else(Instant::now);
+        Self { until, cancel: Some(cancel) }
+    }
+
+    /// Returns whether it is over.
+    pub(crate) fn is_over(&self) -> bool {
+        Instant::now() >= self.until || self.cancel.is_some_and(Cancel::is_cancelled)
+    }
+}
+
+/// Whose changes are packed, what must not be in them, and until when.
+#[derive(Clone, Copy)]
+pub(crate) struct Packing<'a> {
+    pub(crate) surroundings: &'a Surroundings<'a>,
+    pub(crate) lease: &'a Lease,
+    pub(crate) redactor: &'a Redactor,
+    pub(crate) stop: Stop<'a>,
+}
+
 /// Records what changed and keeps the diff. An error of packing is the run's failure, not ours.
 pub(crate) fn pack_changes(
-    surroundings: &Surroundings<'_>,
-    lease: &Lease,
     journal: &mut Journal<'_>,
-    (upper, redactor): (&OwnedFd, &Redactor),
+    packing: &Packing<'_>,
+    upper: &OwnedFd,
 ) -> Result<Option<NotPacked>, Halt> {
     match is_empty(upper.as_fd()) {
         Ok(true) => return Ok(None),
         Ok(false) => {}
         Err(_) => return Ok(not_packed("the changes cannot be read")),
     }
+    let Packing { surroundings, lease, redactor, stop } = *packing;
     let Ok(scratch) = Scratch::create(&surroundings.scratch.join(lease.key.run.as_str())) else {
         return Ok(not_packed("there is no room to collect the changes in"));
     };
     let search = redactor.search();
-    match collect(surroundings, (upper, &search), &scratch) {
+    match collect(surroundings, (upper, &search), &scratch, stop) {
         Ok(collected) => {
             pack_collected(surroundings, lease, journal, (collected, &search, redactor))
         }
@@ -58,16 +104,17 @@ pub(crate) fn pack_changes(
 
 /// As [`pack_changes`], for a checkout that the program wrote into directly.
 pub(crate) fn pack_checkout(
-    surroundings: &Surroundings<'_>,
-    lease: &Lease,
     journal: &mut Journal<'_>,
-    (checkout, redactor): (&Checkout, &Redactor),
+    packing: &Packing<'_>,
+    checkout: &Checkout,
 ) -> Result<Option<NotPacked>, Halt> {
+    let Packing { surroundings, lease, redactor, stop } = *packing;
     // The directory is this run's own and goes with it.
     let search = redactor.search();
     let collected = surroundings.told(|progress| {
         let watch = |content: &[u8]| search.look_at(content);
-        collect_checkout(checkout, &options_for(surroundings.scratch, progress, &watch))
+        let options = options_for(surroundings.scratch, progress, &watch);
+        collect_checkout(checkout, &CollectOptions { stop, ..options })
     });
     let collected = match collected {
         Ok(collected) => collected,
@@ -137,12 +184,14 @@ fn collect(
     surroundings: &Surroundings<'_>,
     (upper, search): (&OwnedFd, &Search),
     scratch: &Scratch,
+    stop: Stop<'_>,
 ) -> Result<Collected, String> {
     let lower =
         File::open(surroundings.workspace).map_err(|_| "the workspace is gone".to_owned())?;
     let collected = surroundings.told(|progress| {
         let watch = |content: &[u8]| search.look_at(content);
         let options = options_for(&scratch.path, progress, &watch);
+        let options = CollectOptions { stop, ..options };
         collect_overlay(lower.as_fd(), upper.as_fd(), &options)
     });
     collected.map_err(|error| format!("the changes could not be collected: {error}"))
@@ -153,7 +202,7 @@ fn options_for<'a>(
     progress: Progress<'a>,
     watch: Watch<'a>,
 ) -> CollectOptions<'a> {
-    CollectOptions { scratch, limits: TreeLimits::generous(), progress, watch }
+    CollectOptions { scratch, limits: TreeLimits::generous(), progress, stop: &never_stop, watch }
 }
 
 /// Whether a compressed part of the diff may carry a secret.

@@ -30,7 +30,7 @@ use crate::guard::{self, Demands, VersionPins};
 use crate::halt::Halt;
 use crate::journal::Journal;
 use crate::own::keep_out;
-use crate::pack;
+use crate::pack::{self, CollectDeadline, Packing};
 use crate::redact::Redactor;
 use crate::seal::{Walked, seal};
 use crate::sink::{RunSink, Taken};
@@ -218,6 +218,7 @@ fn walk(
     let execution = fit::prepare_execution(contract, surroundings.environment, visit)?;
     let limits = fit::limits_of(contract, &execution, visit);
     let demands = Demands::of(contract, &limits);
+    let wall_ms = limits.wall_ms;
     let backend = guard::choose_backend(surroundings.backends, contract.isolation_or_default())?;
     let check = |journal: &mut Journal<'_>, posture| {
         guard::check_posture(journal, posture, &demands, surroundings.pins)
@@ -260,8 +261,10 @@ fn walk(
         return Err(refused_at_last(journal, &demands, &report)?);
     }
     record_work(journal, &execution, &report, &taken)?;
-    let not_packed =
-        site.pack(surroundings, (lease, journal), (report.upper.as_ref(), redactor))?;
+    let used_ms = report.usage.wall_us.unwrap_or_default() / 1000;
+    let deadline = CollectDeadline::new(surroundings.cancel, wall_ms, used_ms);
+    let packing = Packing { surroundings, lease, redactor, stop: &|| deadline.is_over() };
+    let not_packed = site.pack(journal, &packing, report.upper.as_ref())?;
     if let Some(log) = taken.log {
         pack::record_artifact(journal, ArtifactKind::Log, log.digest, "session-log")?;
     }

@@ -20,8 +20,7 @@ use warrant_workspace::{
 
 use crate::halt::Halt;
 use crate::journal::Journal;
-use crate::pack::{self, NotPacked};
-use crate::redact::Redactor;
+use crate::pack::{self, NotPacked, Packing};
 use crate::remote::StopSlot;
 use crate::run::Surroundings;
 
@@ -125,17 +124,13 @@ impl<'a> Site<'a> {
     /// Records what changed and keeps the diff.
     pub(crate) fn pack(
         &self,
-        surroundings: &Surroundings<'_>,
-        (lease, journal): (&Lease, &mut Journal<'_>),
-        (upper, redactor): (Option<&OwnedFd>, &Redactor),
+        journal: &mut Journal<'_>,
+        packing: &Packing<'_>,
+        upper: Option<&OwnedFd>,
     ) -> Result<Option<NotPacked>, Halt> {
         match (self, upper) {
-            (Self::Own(checkout), _) => {
-                pack::pack_checkout(surroundings, lease, journal, (checkout, redactor))
-            }
-            (Self::Here(_), Some(upper)) => {
-                pack::pack_changes(surroundings, lease, journal, (upper, redactor))
-            }
+            (Self::Own(checkout), _) => pack::pack_checkout(journal, packing, checkout),
+            (Self::Here(_), Some(upper)) => pack::pack_changes(journal, packing, upper),
             (Self::Here(_), None) => Ok(None),
         }
     }

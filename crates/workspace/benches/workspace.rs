@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use warrant_protocol::WorkspaceManifest;
 use warrant_workspace::{
     BlobDirectory, CaptureOptions, CollectOptions, DEFAULT_DENY, GitDirectory, History,
-    MaterializeOptions, TreeLimits, capture, collect, materialize, quiet,
+    MaterializeOptions, TreeLimits, capture, collect, materialize, never_stop, quiet,
 };
 
 const ROUNDS: usize = 7;
@@ -110,6 +110,7 @@ impl Bench {
             scratch: &self.top.join("scratch"),
             limits: TreeLimits::generous(),
             progress: &quiet,
+            stop: &never_stop,
             watch: &|_| {},
         };
         let ours = best(|_| assert_eq!(collect(&checkout, &options).unwrap().changes.len(), 11));
@@ -123,6 +124,7 @@ impl Bench {
             scratch: &self.top.join("scratch"),
             limits: TreeLimits::generous(),
             progress: &quiet,
+            stop: &never_stop,
             watch: &|_| {},
         };
         let taken = best(|round| match phase {
@@ -220,6 +222,7 @@ fn large(top: &Path) {
         scratch: &top.join("scratch"),
         limits: TreeLimits::generous(),
         progress: &quiet,
+        stop: &never_stop,
         watch: &|_| {},
     };
     let started = Instant::now();

@@ -2,9 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek as _, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 use warrant_protocol::Digest;
 
@@ -98,6 +100,78 @@ pub(crate) fn copy_hashed(
     Ok(StoredBlob { digest: Digest::from_bytes(hash.finalize().into()), bytes })
 }
 
+/// Copies a file into an empty one and returns the digest and size of what was copied. Holes stay
+/// holes, so a file that is nearly all holes takes no room.
+pub(crate) fn copy_sparse(source: &mut File, sink: &mut File) -> io::Result<StoredBlob> {
+    let length = source.metadata()?.len();
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut at = 0;
+    while at < length {
+        let data = next_data(source, at, length)?;
+        hash_zeros(&mut hash, data.start - at);
+        source.seek(SeekFrom::Start(data.start))?;
+        sink.seek(SeekFrom::Start(data.start))?;
+        at = data.start;
+        while at < data.end {
+            let most = usize::try_from(data.end - at).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
+            let count = read_some(source, buffer.get_mut(..most).unwrap_or_default())?;
+            let Some(chunk) = buffer.get(..count).filter(|chunk| !chunk.is_empty()) else {
+                let changed = "the file changed while it was read";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, changed));
+            };
+            hash.update(chunk);
+            sink.write_all(chunk)?;
+            at += count as u64;
+        }
+    }
+    sink.set_len(length)?;
+    Ok(StoredBlob { digest: Digest::from_bytes(hash.finalize().into()), bytes: length })
+}
+
+/// As [`copy_sparse`], of a file of ours whose digest is known.
+pub(crate) fn copy_data(source: &mut File, mut sink: &File) -> io::Result<()> {
+    let length = source.metadata()?.len();
+    let mut at = 0;
+    while at < length {
+        let data = next_data(source, at, length)?;
+        source.seek(SeekFrom::Start(data.start))?;
+        sink.seek(SeekFrom::Start(data.start))?;
+        io::copy(&mut Read::by_ref(source).take(data.end - data.start), &mut sink)?;
+        at = data.end;
+    }
+    sink.set_len(length)
+}
+
+fn hash_zeros(hash: &mut Sha256, mut count: u64) {
+    const ZEROS: &[u8] = &[0; 64 * 1024];
+    while count > 0 {
+        let piece = usize::try_from(count).unwrap_or(ZEROS.len()).min(ZEROS.len());
+        hash.update(ZEROS.get(..piece).unwrap_or_default());
+        count -= piece as u64;
+    }
+}
+
+/// Returns the next stretch of data at or after `at`; an empty one at the end when there is only
+/// a hole.
+fn next_data(file: &File, at: u64, length: u64) -> io::Result<Range<u64>> {
+    let start = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+        Ok(data) => data.min(length),
+        Err(Errno::NXIO) => length,
+        // A file system that knows no holes.
+        Err(Errno::INVAL) => at,
+        Err(errno) => return Err(errno.into()),
+    };
+    let end = match rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start)) {
+        Ok(hole) => hole.min(length),
+        Err(Errno::NXIO | Errno::INVAL) => length,
+        Err(errno) => return Err(errno.into()),
+    };
+    // A file cut short meanwhile must not keep the caller here for ever.
+    let end = if end > start { end } else { length };
+    Ok(start..end)
+}
+
 /// Reads once, trying again when a signal came in between.
 pub(crate) fn read_some(source: &mut (impl Read + ?Sized), buffer: &mut [u8]) -> io::Result<usize> {
     loop {
@@ -166,6 +240,38 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+
+    #[test]
+    fn a_sparse_copy_has_the_same_bytes_and_the_same_holes() {
+        use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+        let directory = tempfile::tempdir().unwrap();
+        let open = |name: &str| {
+            let mut options = File::options();
+            options.read(true).write(true).create_new(true);
+            options.open(directory.path().join(name)).unwrap()
+        };
+        for (name, pieces, length) in [
+            ("empty", &[][..], 0),
+            ("hole", &[], 32 << 20),
+            ("middle", &[(8 << 20, 5000)], 32 << 20),
+            ("ends", &[(0, 10), ((32 << 20) - 7, 7)], 32 << 20),
+            ("full", &[(0, 300_000)], 300_000),
+        ] {
+            let mut source = open(name);
+            for (at, count) in pieces {
+                source.write_all_at(&vec![b'x'; *count], *at).unwrap();
+            }
+            source.set_len(length).unwrap();
+            let mut copy = open(&format!("{name}.copy"));
+            let stored = copy_sparse(&mut source, &mut copy).unwrap();
+            let bytes = fs::read(directory.path().join(name)).unwrap();
+            assert!(fs::read(directory.path().join(format!("{name}.copy"))).unwrap() == bytes);
+            assert_eq!(stored.digest, Digest::of(&bytes), "{name}");
+            assert_eq!(stored.bytes, length, "{name}");
+            let blocks = |file: &File| file.metadata().unwrap().blocks();
+            assert!(blocks(&copy) <= blocks(&source) + 64, "{name} has grown");
+        }
+    }
 
     #[test]
     fn a_spool_yields_what_was_written_in_memory_and_on_disk() {

@@ -57,6 +57,19 @@ pub enum WhyUnread {
     Forbidden,
     /// Its name means a git directory somewhere; git itself refuses such a diff.
     GitName,
+    /// A directory nested deeper than is read; nothing below it was looked at.
+    TooDeep,
+    /// A large file that is nearly all holes.
+    Sparse {
+        /// Its size.
+        bytes: u64,
+    },
+    /// The time for collecting was over, or somebody stopped it: this path and as many after it
+    /// were not read.
+    OutOfTime {
+        /// How many more paths were not read.
+        left: u64,
+    },
 }
 
 /// Something that is there and was not read.

@@ -3,11 +3,11 @@
 //! The session cannot influence how it is read: nothing of its `.git` is opened, what is compared
 //! with lies outside its reach, no path is followed through a link, and everything is bounded.
 
-use std::collections::HashSet;
 use std::io::{self, Read};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FileType;
 use sha1::Digest as _;
@@ -19,7 +19,7 @@ use crate::materialize::{Checkout, Written};
 use crate::object::{FileMode, ObjectKind, Oid, object_hash, object_name};
 use crate::overlay::{self, OverlayError, Scanned};
 use crate::patch::{LARGE_BYTES, Patcher, Version};
-use crate::progress::{Phase, Progress, Step};
+use crate::progress::{Phase, Progress, Step, Stop};
 use crate::raw::BaseFile;
 use crate::root::{Facts, Node, Root, node_at, open_regular};
 use crate::threads::{FEW_FILES, on_all_processors};
@@ -35,6 +35,8 @@ pub struct CollectOptions<'a> {
     pub limits: TreeLimits,
     /// Told how far it is.
     pub progress: Progress<'a>,
+    /// Asked whether to read no further; what is left is reported as unread.
+    pub stop: Stop<'a>,
     /// Shown every content that the diff is made from, what was and what is, because the diff
     /// holds both and may have them compressed.
     pub watch: Watch<'a>,
@@ -43,17 +45,29 @@ pub struct CollectOptions<'a> {
 /// Is shown content, piece by piece.
 pub type Watch<'a> = &'a (dyn Fn(&[u8]) + Sync);
 
-/// A source whose content is shown while it is read.
-struct Watched<'a>(&'a mut dyn Read, Watch<'a>);
+/// A source whose content is shown while it is read, until it is to stop.
+struct Watched<'a> {
+    source: &'a mut dyn Read,
+    watch: Watch<'a>,
+    stop: Stop<'a>,
+}
 
 impl Read for Watched<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let Self(source, watch) = self;
-        let count = source.read(buffer)?;
-        watch(buffer.get(..count).unwrap_or_default());
+        if (self.stop)() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let count = self.source.read(buffer)?;
+        (self.watch)(buffer.get(..count).unwrap_or_default());
         Ok(count)
     }
 }
+
+/// How long making the diff may take once reading was stopped.
+const FINISH_TIME: Duration = Duration::from_secs(5);
+
+/// A file of at least this many bytes is looked at for holes before it is read.
+const SPARSE_BYTES: u64 = 64 << 20;
 
 /// Why nothing was collected.
 #[derive(Debug, Error)]
@@ -98,40 +112,60 @@ pub fn collect(
     let mut keeper = Keeper::new(options);
     let mut unread: Vec<Unread> = walked
         .git_names
-        .into_iter()
+        .iter()
         .filter(|path| path.as_bytes() != b".git")
-        .map(|path| Unread { path, why: WhyUnread::GitName })
+        .map(|path| Unread { path: path.clone(), why: WhyUnread::GitName })
         .collect();
     let forbidden = |path: &TreePath| Unread { path: path.clone(), why: WhyUnread::Forbidden };
     unread.extend(walked.closed.iter().map(forbidden));
-    let mut seen: HashSet<TreePath> = HashSet::with_capacity(checkout.base.len());
-    for Found { path, state } in found {
+    let too_deep = |path: &TreePath| Unread { path: path.clone(), why: WhyUnread::TooDeep };
+    unread.extend(walked.too_deep.iter().map(too_deep));
+    let seen = walked.paths();
+    let mut cut = None;
+    let compared = found.len();
+    for (done, Found { path, state }) in found.into_iter().enumerate() {
         match state {
             State::Same => {}
-            State::Unread(why) => unread.push(Unread { path: path.clone(), why }),
-            State::Different => {
-                let new = keeper.keep(&checkout.root, &path)?;
-                let old = keeper.old_version(checkout, &path)?;
-                keeper.patcher.add(path.clone(), old, Some(new));
-            }
+            State::Unread(why) => unread.push(Unread { path, why }),
+            State::Different => match keeper.keep(&checkout.root, &path)? {
+                Ok(new) => {
+                    let old = keeper.old_version(checkout, &path)?;
+                    keeper.patcher.add(path, old, Some(new));
+                }
+                Err(WhyUnread::OutOfTime { .. }) => {
+                    cut = Some(cut_at(path, seen.len() - done - 1));
+                    break;
+                }
+                Err(why) => unread.push(Unread { path, why }),
+            },
         }
-        seen.insert(path);
     }
-    // SECURITY: what lies in a closed directory is unknown; told as deleted, it would be lost to
-    // whoever pulls the diff.
-    let is_closed = |path: &TreePath| {
-        !walked.closed.is_empty()
-            && std::iter::successors(path.parent(), TreePath::parent)
-                .any(|above| walked.closed.contains(&above))
+    if cut.is_none() && compared < seen.len() {
+        // Which files were left is known to the threads that compared; the count is enough.
+        let first = seen.iter().min().cloned();
+        cut = first.map(|path| cut_at(path, seen.len() - compared - 1));
+    }
+    // SECURITY: what lies in a closed or too deep directory is unknown; told as deleted, it would
+    // be lost to whoever pulls the diff.
+    let is_unknown = |path: &TreePath| {
+        let hidden =
+            |above: &TreePath| walked.closed.contains(above) || walked.too_deep.contains(above);
+        let has_hidden = !walked.closed.is_empty() || !walked.too_deep.is_empty();
+        has_hidden && std::iter::successors(path.parent(), TreePath::parent).any(|a| hidden(&a))
     };
     let gone = checkout.base.iter().filter(|(path, file)| {
-        file.mode != FileMode::Submodule && !seen.contains(*path) && !is_closed(path)
+        file.mode != FileMode::Submodule && !seen.contains(*path) && !is_unknown(path)
     });
     for (path, _) in gone {
         let old = keeper.old_version(checkout, path)?;
         keeper.patcher.add(path.clone(), old, None);
     }
-    finish(keeper.patcher, unread)
+    finish(keeper, unread, cut)
+}
+
+/// Says where reading was stopped, with how many paths after that one.
+const fn cut_at(path: TreePath, left: usize) -> Unread {
+    Unread { path, why: WhyUnread::OutOfTime { left: left as u64 } }
 }
 
 /// Collects what an overlay's upper directory changes in the directory below it.
@@ -153,24 +187,46 @@ pub fn collect_overlay(
         .into_iter()
         .map(|path| Unread { path, why: WhyUnread::GitName })
         .collect();
+    let too_deep = |path| Unread { path, why: WhyUnread::TooDeep };
+    unread.extend(scanned.too_deep.into_iter().map(too_deep));
     let mut keeper = Keeper::new(options);
-    let total = Some(scanned.rows.len() as u64);
+    let count = scanned.rows.len();
+    let total = Some(count as u64);
+    let mut cut = None;
     for (done, Scanned { path, before, after }) in scanned.rows.into_iter().enumerate() {
         let old = keeper.version(&lower, &path, before)?;
         let new = keeper.version(&upper, &path, after)?;
         match (old, new) {
+            (Err(WhyUnread::OutOfTime { .. }), _) | (_, Err(WhyUnread::OutOfTime { .. })) => {
+                cut = Some(cut_at(path, count - done - 1));
+                break;
+            }
             (_, Err(why)) => unread.push(Unread { path, why }),
             // What was not readable before is told as if it had not been there.
             (old, Ok(new)) => keeper.patcher.add(path, old.ok().flatten(), new),
         }
         (options.progress)(Step { phase: Phase::Comparing, done: done as u64, total });
     }
-    finish(keeper.patcher, unread)
+    finish(keeper, unread, cut)
 }
 
-fn finish(patcher: Patcher, mut unread: Vec<Unread>) -> Result<Collected, CollectError> {
+/// Makes the diff. What was read before the stop is kept, if that takes no longer than
+/// [`FINISH_TIME`].
+fn finish(
+    keeper: Keeper<'_>,
+    mut unread: Vec<Unread>,
+    cut: Option<Unread>,
+) -> Result<Collected, CollectError> {
+    let until = Instant::now() + FINISH_TIME;
+    let is_over = || Instant::now() >= until;
+    let (changes, diff) = match cut {
+        None => keeper.patcher.finish(keeper.stop)?,
+        Some(cut) => {
+            unread.push(cut);
+            keeper.patcher.finish(&is_over)?
+        }
+    };
     unread.sort_by(|a, b| a.path.cmp(&b.path));
-    let (changes, diff) = patcher.finish()?;
     Ok(Collected { changes, unread, diff })
 }
 
@@ -207,6 +263,9 @@ fn compare(
         loop {
             let next = waiting.lock().ok().and_then(|mut waiting| waiting.pop());
             let Some((folder, files)) = next else { return Ok(found) };
+            if (options.stop)() {
+                return Ok(found);
+            }
             let at = checkout.root.directory(folder.path.as_ref());
             let at = at.map_err(WalkError::at(folder.path.as_ref()))?;
             for file in files {
@@ -307,26 +366,33 @@ struct Keeper<'a> {
     left: u64,
     limits: TreeLimits,
     watch: Watch<'a>,
+    stop: Stop<'a>,
 }
 
 impl<'a> Keeper<'a> {
     fn new(options: &CollectOptions<'a>) -> Self {
         let patcher = Patcher::new(options.scratch);
-        let CollectOptions { limits, watch, .. } = *options;
-        Self { patcher, left: limits.bytes, limits, watch }
+        let CollectOptions { limits, watch, stop, .. } = *options;
+        Self { patcher, left: limits.bytes, limits, watch, stop }
     }
 
-    fn store(&self, mode: FileMode, source: &mut dyn Read, bytes: u64) -> io::Result<Version> {
-        self.patcher.store(mode, &mut Watched(source, self.watch), bytes)
+    fn store(&mut self, mode: FileMode, source: &mut dyn Read, bytes: u64) -> io::Result<Version> {
+        let mut source = Watched { source, watch: self.watch, stop: self.stop };
+        self.patcher.store(mode, &mut source, bytes)
     }
 
     /// Stores what lies at `path`, which was a file or link a moment ago.
-    fn keep(&mut self, root: &Root, path: &TreePath) -> Result<Version, CollectError> {
+    fn keep(
+        &mut self,
+        root: &Root,
+        path: &TreePath,
+    ) -> Result<Result<Version, WhyUnread>, CollectError> {
         let node = root.node(path).map_err(WalkError::at(Some(path)))?;
         let changed = || io::Error::new(io::ErrorKind::InvalidData, "it changed while it was read");
         match self.version(root, path, node)? {
-            Ok(Some(version)) => Ok(version),
-            _ => Err(WalkError::at(Some(path))(changed()).into()),
+            Ok(Some(version)) => Ok(Ok(version)),
+            Ok(None) => Err(WalkError::at(Some(path))(changed()).into()),
+            Err(why) => Ok(Err(why)),
         }
     }
 
@@ -337,6 +403,9 @@ impl<'a> Keeper<'a> {
         path: &TreePath,
         node: Node,
     ) -> Result<Result<Option<Version>, WhyUnread>, CollectError> {
+        if (self.stop)() {
+            return Ok(Err(WhyUnread::OutOfTime { left: 0 }));
+        }
         match node {
             Node::Absent | Node::Directory(_) => Ok(Ok(None)),
             Node::Special(kind) => Ok(Err(WhyUnread::Special(kind))),
@@ -357,18 +426,25 @@ impl<'a> Keeper<'a> {
                     }
                     opened => opened.map_err(WalkError::at(Some(path)))?,
                 };
+                if facts.bytes >= SPARSE_BYTES && is_mostly_holes(&file, facts.bytes) {
+                    return Ok(Err(WhyUnread::Sparse { bytes: facts.bytes }));
+                }
                 let left = self.left.checked_sub(facts.bytes);
                 self.left = left.ok_or(LimitExceeded::Bytes(self.limits.bytes))?;
                 let mode = FileMode::of_permissions(facts.permissions);
-                let stored = self.store(mode, &mut file, facts.bytes);
-                Ok(Ok(Some(stored.map_err(WalkError::at(Some(path)))?)))
+                match self.store(mode, &mut file, facts.bytes) {
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                        Ok(Err(WhyUnread::OutOfTime { left: 0 }))
+                    }
+                    stored => Ok(Ok(Some(stored.map_err(WalkError::at(Some(path)))?))),
+                }
             }
         }
     }
 
     /// Stores the base version of a path; of a large one only its name is needed.
     fn old_version(
-        &self,
+        &mut self,
         checkout: &Checkout,
         path: &TreePath,
     ) -> Result<Option<Version>, CollectError> {
@@ -384,6 +460,14 @@ impl<'a> Keeper<'a> {
         let version = self.store(base.mode, &mut content.as_ref().take(bytes), bytes);
         Ok(Some(version.map_err(CollectError::Scratch)?))
     }
+}
+
+/// Whether less than an eighth of a file is on the disk.
+///
+/// SECURITY: a program makes terabytes of holes for nothing; whoever reads them pays for each byte.
+fn is_mostly_holes(file: &std::fs::File, bytes: u64) -> bool {
+    let blocks = rustix::fs::fstat(file).ok().and_then(|stat| u64::try_from(stat.st_blocks).ok());
+    blocks.is_some_and(|blocks| blocks.saturating_mul(512) < bytes / 8)
 }
 
 #[derive(Default)]

@@ -64,6 +64,11 @@ pub enum NotExported {
         /// Which.
         path: TreePath,
     },
+    /// A path nested deeper than is read.
+    TooDeep {
+        /// Which.
+        path: TreePath,
+    },
 }
 
 impl NotExported {
@@ -74,6 +79,7 @@ impl NotExported {
             Self::Special { path, .. } => (path, "no file"),
             Self::TooLarge { path, .. } => (path, "too large"),
             Self::Closed { path } => (path, "closed to everyone"),
+            Self::TooDeep { path } => (path, "nested too deeply"),
         }
     }
 }
@@ -136,7 +142,10 @@ pub fn plan_export(
     let repositories = judge::new_repositories(&scan.rows, |path| lower.node(path))
         .map_err(|error| OverlayError::Walk(WalkError::at(None)(error)))?;
     let released: HashSet<&TreePath> = options.released.iter().collect();
-    Ok(judge::judge(scan.rows, &repositories, &released, options))
+    let mut plan = judge::judge(scan.rows, &repositories, &released, options);
+    let too_deep = scan.too_deep.into_iter().map(|path| NotExported::TooDeep { path });
+    plan.not_exported.extend(too_deep);
+    Ok(plan)
 }
 
 /// What was exported.

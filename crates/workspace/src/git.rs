@@ -11,10 +11,13 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use thiserror::Error;
 
 use crate::blob::scratch_directory;
 use crate::object::LooseObjects;
+use crate::progress::Stop;
 
 /// Why a git command failed.
 #[derive(Debug, Error)]
@@ -210,11 +213,19 @@ impl GitCall {
         self
     }
 
-    /// Runs to the end with stdout going to a file.
-    pub(crate) fn run_into(mut self, file: File) -> Result<(), GitError> {
+    /// Runs to the end with stdout going to a file, or until `stop`, which is an error.
+    pub(crate) fn run_into(mut self, file: File, stop: Stop<'_>) -> Result<(), GitError> {
         self.command.stdout(file).stderr(Stdio::piped());
-        let child = self.spawn()?;
-        self.wait(child).map(drop)
+        let mut child = self.spawn()?;
+        match end_of(&child, stop) {
+            Ok(true) => self.wait(child).map(drop),
+            ended => {
+                // It is ours and may be gone by now; either way nothing of it is used.
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(self.broken(ended.err().unwrap_or_else(|| io::ErrorKind::TimedOut.into())))
+            }
+        }
     }
 
     /// Runs to the end and returns stdout.
@@ -288,5 +299,27 @@ impl GitCall {
 
     const fn broken(&self, source: io::Error) -> GitError {
         GitError::Io { command: self.name, source }
+    }
+}
+
+/// Waits until a child has ended or written to stderr, and returns true; false when it was to
+/// stop first.
+fn end_of(child: &Child, stop: Stop<'_>) -> io::Result<bool> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    let pause = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+    loop {
+        if stop() {
+            return Ok(false);
+        }
+        let mut wanted = vec![PollFd::new(&process, PollFlags::IN)];
+        // A full pipe of messages would keep it from ending.
+        wanted.extend(child.stderr.as_ref().map(|stderr| PollFd::new(stderr, PollFlags::IN)));
+        match poll(&mut wanted, Some(&pause)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(true),
+            Err(errno) => return Err(errno.into()),
+        }
     }
 }

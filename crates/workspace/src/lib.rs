@@ -59,7 +59,7 @@ pub use object::{FileMode, InvalidTree, Oid};
 pub use overlay::OverlayError;
 pub use pack::PackError;
 pub use path::{InvalidPath, TreePath, is_git_name};
-pub use progress::{Phase, Progress, Step, quiet};
+pub use progress::{Phase, Progress, Step, Stop, never_stop, quiet};
 pub use pull::{
     BranchWish, Conflict, MergePreview, PullError, PullOptions, Pulled, WhyBranch, is_applied, pull,
 };

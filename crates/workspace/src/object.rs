@@ -320,40 +320,6 @@ impl LooseObjects<'_> {
         Ok(written)
     }
 
-    /// Writes the trees that hold exactly these files and returns the top one.
-    pub(crate) fn write_tree(&self, files: &[(&TreePath, FileMode, Oid)]) -> io::Result<Oid> {
-        let mut rows: Vec<(&[u8], FileMode, Oid)> =
-            files.iter().map(|(path, mode, oid)| (path.as_bytes(), *mode, *oid)).collect();
-        rows.sort_by(|a, b| a.0.cmp(b.0));
-        self.write_subtree(&rows)
-    }
-
-    fn write_subtree(&self, rows: &[(&[u8], FileMode, Oid)]) -> io::Result<Oid> {
-        let mut lines: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-        let mut rest = rows;
-        while let Some((path, mode, oid)) = rest.first() {
-            let Some((name, _)) = split_at_byte(path, b'/') else {
-                lines.push((path.to_vec(), tree_line(mode.as_str(), path, *oid)));
-                rest = rest.get(1..).unwrap_or_default();
-                continue;
-            };
-            let is_below = |row: &(&[u8], FileMode, Oid)| {
-                row.0.strip_prefix(name).is_some_and(|tail| tail.starts_with(b"/"))
-            };
-            let below: Vec<_> = rest
-                .iter()
-                .take_while(|row| is_below(row))
-                .filter_map(|(path, mode, oid)| Some((path.get(name.len() + 1..)?, *mode, *oid)))
-                .collect();
-            let oid = self.write_subtree(&below)?;
-            lines.push(([name, b"/"].concat(), tree_line("40000", name, oid)));
-            rest = rest.get(below.len()..).unwrap_or_default();
-        }
-        lines.sort();
-        let content: Vec<u8> = lines.into_iter().flat_map(|(_, line)| line).collect();
-        self.write(ObjectKind::Tree, &content)
-    }
-
     fn path_of(&self, oid: Oid) -> io::Result<std::path::PathBuf> {
         let hex = oid.to_hex();
         let (directory, name) = hex.split_at(2);
@@ -364,6 +330,55 @@ impl LooseObjects<'_> {
         }
         Ok(directory.join(name))
     }
+}
+
+/// Takes objects of a repository of ours.
+pub(crate) trait ObjectSink {
+    /// Writes an object held in memory.
+    fn write(&mut self, kind: ObjectKind, content: &[u8]) -> io::Result<Oid>;
+}
+
+impl ObjectSink for LooseObjects<'_> {
+    fn write(&mut self, kind: ObjectKind, content: &[u8]) -> io::Result<Oid> {
+        Self::write(self, kind, content)
+    }
+}
+
+/// Writes the trees that hold exactly these files and returns the top one.
+pub(crate) fn write_tree(
+    sink: &mut dyn ObjectSink,
+    files: &[(&TreePath, FileMode, Oid)],
+) -> io::Result<Oid> {
+    let mut rows: Vec<(&[u8], FileMode, Oid)> =
+        files.iter().map(|(path, mode, oid)| (path.as_bytes(), *mode, *oid)).collect();
+    rows.sort_by(|a, b| a.0.cmp(b.0));
+    write_subtree(sink, &rows)
+}
+
+fn write_subtree(sink: &mut dyn ObjectSink, rows: &[(&[u8], FileMode, Oid)]) -> io::Result<Oid> {
+    let mut lines: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    let mut rest = rows;
+    while let Some((path, mode, oid)) = rest.first() {
+        let Some((name, _)) = split_at_byte(path, b'/') else {
+            lines.push((path.to_vec(), tree_line(mode.as_str(), path, *oid)));
+            rest = rest.get(1..).unwrap_or_default();
+            continue;
+        };
+        let is_below = |row: &(&[u8], FileMode, Oid)| {
+            row.0.strip_prefix(name).is_some_and(|tail| tail.starts_with(b"/"))
+        };
+        let below: Vec<_> = rest
+            .iter()
+            .take_while(|row| is_below(row))
+            .filter_map(|(path, mode, oid)| Some((path.get(name.len() + 1..)?, *mode, *oid)))
+            .collect();
+        let oid = write_subtree(sink, &below)?;
+        lines.push(([name, b"/"].concat(), tree_line("40000", name, oid)));
+        rest = rest.get(below.len()..).unwrap_or_default();
+    }
+    lines.sort();
+    let content: Vec<u8> = lines.into_iter().flat_map(|(_, line)| line).collect();
+    sink.write(ObjectKind::Tree, &content)
 }
 
 fn tree_line(mode: &str, name: &[u8], oid: Oid) -> Vec<u8> {

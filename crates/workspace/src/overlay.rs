@@ -54,6 +54,8 @@ pub(crate) struct Scan {
     pub(crate) rows: Vec<Scanned>,
     /// Touched names that mean `.git` and were not entered.
     pub(crate) git_names: Vec<TreePath>,
+    /// Touched paths deeper than is read; not entered.
+    pub(crate) too_deep: Vec<TreePath>,
 }
 
 /// Whether what a directory had below shows through.
@@ -81,7 +83,7 @@ pub(crate) fn scan(
     limits: &TreeLimits,
     git_names: GitNames,
 ) -> Result<Scan, OverlayError> {
-    let scan = Scan { rows: Vec::new(), git_names: Vec::new() };
+    let scan = Scan { rows: Vec::new(), git_names: Vec::new(), too_deep: Vec::new() };
     let mut scanner = Scanner { lower, upper, limits, git_names, entries: 0, scan };
     let mut waiting = vec![(None, Opacity::Clear)];
     while let Some((path, opacity)) = waiting.pop() {
@@ -112,7 +114,11 @@ impl Scanner<'_> {
         }
         for name in names {
             let child = child_of(path, &name);
-            check_depth(&child, self.limits)?;
+            // SECURITY: one deep directory must not keep everything else from being read.
+            if check_depth(&child, self.limits).is_err() {
+                self.scan.too_deep.push(child);
+                continue;
+            }
             if self.git_names == GitNames::Leave && is_git_name(&name) {
                 self.scan.git_names.push(child);
                 continue;

@@ -7,6 +7,7 @@ mod delta;
 mod idx;
 mod inflate;
 mod namer;
+mod writer;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,6 +22,8 @@ use crate::object::{ByOid, ObjectKind, Oid, object_hash, object_name};
 use crate::progress::{Phase, Progress, Step};
 use inflate::Cursor;
 use namer::{Namer, SMALL_BYTES};
+
+pub(crate) use writer::PackWriter;
 
 /// A blob above this is streamed, never held.
 const STREAMED_BYTES: u64 = 4 << 20;

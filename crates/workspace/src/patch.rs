@@ -1,7 +1,8 @@
 //! Makes one git-format, binary-safe diff from old and new versions of files.
 //!
-//! Small files go through `git diff-tree` on two small trees in a scratch store of ours. A large
-//! file is written as a literal binary patch by ourselves, streamed, so memory stays bounded.
+//! Small files go into one pack of a scratch repository of ours, then through `git diff-tree` on
+//! two trees. A large file is written as a literal binary patch by ourselves, streamed, so memory
+//! stays bounded.
 
 mod literal;
 
@@ -9,14 +10,15 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use warrant_protocol::Digest;
 
 use crate::blob::StoredBlob;
 use crate::change::{Change, ChangeKind, Diff};
 use crate::git::ScratchRepo;
-use crate::object::{Oid, WrittenBlob, copy_named};
+use crate::object::{Oid, WrittenBlob, copy_named, write_tree};
+use crate::pack::PackWriter;
+use crate::progress::Stop;
 use crate::{FileMode, GitError, TreePath};
 
 /// A file above this is not shown line by line.
@@ -43,35 +45,44 @@ struct Row {
 pub(crate) struct Patcher {
     scratch: PathBuf,
     /// Made with the first version: of most runs there is none.
-    repo: OnceLock<ScratchRepo>,
+    repo: Option<PatchRepo>,
     rows: Vec<Row>,
+}
+
+/// The scratch repository and the pack it gets.
+#[derive(Debug)]
+struct PatchRepo {
+    git: ScratchRepo,
+    pack: PackWriter,
 }
 
 impl Patcher {
     pub(crate) fn new(scratch: &Path) -> Self {
-        Self { scratch: scratch.to_owned(), repo: OnceLock::new(), rows: Vec::new() }
+        Self { scratch: scratch.to_owned(), repo: None, rows: Vec::new() }
     }
 
-    fn repo(&self) -> io::Result<&ScratchRepo> {
-        if let Some(repo) = self.repo.get() {
-            return Ok(repo);
+    fn repo(&mut self) -> io::Result<&mut PatchRepo> {
+        if self.repo.is_none() {
+            let git = ScratchRepo::create(&self.scratch)?;
+            fs::create_dir(git.path().join("large"))?;
+            let pack = PackWriter::create(&git.path().join("objects"))?;
+            self.repo = Some(PatchRepo { git, pack });
         }
-        let repo = ScratchRepo::create(&self.scratch)?;
-        fs::create_dir(repo.path().join("large"))?;
-        Ok(self.repo.get_or_init(|| repo))
+        self.repo.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Stores a version of exactly `bytes` bytes.
     pub(crate) fn store(
-        &self,
+        &mut self,
         mode: FileMode,
         source: &mut dyn Read,
         bytes: u64,
     ) -> io::Result<Version> {
+        let repo = self.repo()?;
         let WrittenBlob { oid, stored } = if bytes > LARGE_BYTES {
-            self.store_large(source, bytes)?
+            store_large(&repo.git, source, bytes)?
         } else {
-            self.repo()?.loose().write_blob(source, bytes)?
+            repo.pack.add_blob(source, bytes)?
         };
         Ok(Version { mode, oid, stored })
     }
@@ -84,7 +95,13 @@ impl Patcher {
     }
 
     /// Returns the changes and writes the diff.
-    pub(crate) fn finish(mut self) -> Result<(Vec<Change>, Option<Diff>), GitError> {
+    pub(crate) fn finish(
+        mut self,
+        stop: Stop<'_>,
+    ) -> Result<(Vec<Change>, Option<Diff>), GitError> {
+        let Some(PatchRepo { git, mut pack }) = self.repo.take() else {
+            return Ok((Vec::new(), None));
+        };
         if self.rows.is_empty() {
             return Ok((Vec::new(), None));
         }
@@ -97,103 +114,120 @@ impl Patcher {
         };
         let (small, large): (Vec<&Row>, Vec<&Row>) =
             self.rows.iter().partition(|row| is_small(&row.old) && is_small(&row.new));
+        let old = tree(&mut pack, &small, |row| row.old).map_err(broken)?;
+        let new = tree(&mut pack, &small, |row| row.new).map_err(broken)?;
+        pack.finish().map_err(broken)?;
         if !small.is_empty() {
-            let old = self.tree(&small, |row| row.old).map_err(broken)?;
-            let new = self.tree(&small, |row| row.new).map_err(broken)?;
-            renames = self.renames(&small, &old, &new)?;
+            renames = find_renames(&git, &small, [&old, &new], stop)?;
             let sink = file.try_clone().map_err(broken)?;
-            self.repo()
-                .map_err(broken)?
-                .git("diff-tree")
+            git.git("diff-tree")
                 .args(["-r", "-p", "--binary", "--full-index", "-M100%", "--no-ext-diff"])
                 .args(["--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/"])
                 .args([&old, &new])
-                .run_into(sink)?;
+                .run_into(sink, stop)?;
         }
         file.seek(SeekFrom::End(0)).map_err(broken)?;
         for row in large {
-            self.write_large(row, &mut file).map_err(broken)?;
+            write_large(&git, row, &mut Stoppable { sink: &mut file, stop }).map_err(broken)?;
         }
         let diff = Diff::of(file).map_err(broken)?;
         Ok((changes(self.rows, &renames), diff))
     }
+}
 
-    fn tree(&self, rows: &[&Row], side: impl Fn(&Row) -> Option<Version>) -> io::Result<String> {
-        let files: Vec<_> = rows
-            .iter()
-            .filter_map(|row| side(row).map(|version| (&row.path, version.mode, version.oid)))
-            .collect();
-        Ok(self.repo()?.loose().write_tree(&files)?.to_hex())
+fn tree(
+    pack: &mut PackWriter,
+    rows: &[&Row],
+    side: impl Fn(&Row) -> Option<Version>,
+) -> io::Result<String> {
+    let files: Vec<_> = rows
+        .iter()
+        .filter_map(|row| side(row).map(|version| (&row.path, version.mode, version.oid)))
+        .collect();
+    Ok(write_tree(pack, &files)?.to_hex())
+}
+
+/// Asks git which added file is which deleted one, when there can be any.
+fn find_renames(
+    git: &ScratchRepo,
+    rows: &[&Row],
+    trees: [&str; 2],
+    stop: Stop<'_>,
+) -> Result<HashMap<TreePath, TreePath>, GitError> {
+    let gone: HashSet<Oid> =
+        rows.iter().filter(|row| row.new.is_none()).filter_map(|row| Some(row.old?.oid)).collect();
+    let came = |row: &&Row| row.old.is_none() && row.new.is_some_and(|new| gone.contains(&new.oid));
+    if stop() || !rows.iter().any(came) {
+        return Ok(HashMap::new());
     }
-
-    /// Asks git which added file is which deleted one, when there can be any.
-    fn renames(
-        &self,
-        rows: &[&Row],
-        old: &str,
-        new: &str,
-    ) -> Result<HashMap<TreePath, TreePath>, GitError> {
-        let gone: HashSet<Oid> = rows
-            .iter()
-            .filter(|row| row.new.is_none())
-            .filter_map(|row| Some(row.old?.oid))
-            .collect();
-        let came =
-            |row: &&Row| row.old.is_none() && row.new.is_some_and(|new| gone.contains(&new.oid));
-        if !rows.iter().any(came) {
-            return Ok(HashMap::new());
+    let raw = git
+        .git("diff-tree")
+        .args(["-r", "--raw", "-z", "-M100%", "--diff-filter=R"])
+        .args(trees)
+        .output()?;
+    let mut fields = raw.split(|byte| *byte == 0).filter(|field| !field.is_empty());
+    let mut renames = HashMap::new();
+    while let (Some(_), Some(from), Some(to)) = (fields.next(), fields.next(), fields.next()) {
+        if let (Ok(from), Ok(to)) = (TreePath::new(from), TreePath::new(to)) {
+            renames.insert(to, from);
         }
-        let raw = self
-            .repo()
-            .map_err(|source| GitError::Io { command: "diff-tree", source })?
-            .git("diff-tree")
-            .args(["-r", "--raw", "-z", "-M100%", "--diff-filter=R", old, new])
-            .output()?;
-        let mut fields = raw.split(|byte| *byte == 0).filter(|field| !field.is_empty());
-        let mut renames = HashMap::new();
-        while let (Some(_), Some(from), Some(to)) = (fields.next(), fields.next(), fields.next()) {
-            if let (Ok(from), Ok(to)) = (TreePath::new(from), TreePath::new(to)) {
-                renames.insert(to, from);
-            }
+    }
+    Ok(renames)
+}
+
+fn large_path(git: &ScratchRepo, oid: Oid) -> PathBuf {
+    git.path().join("large").join(oid.to_hex())
+}
+
+fn store_large(git: &ScratchRepo, source: &mut dyn Read, bytes: u64) -> io::Result<WrittenBlob> {
+    let mut temporary = tempfile::NamedTempFile::new_in(git.path().join("large"))?;
+    let written = copy_named(source, bytes, &mut temporary)?;
+    temporary.persist(large_path(git, written.oid))?;
+    Ok(written)
+}
+
+fn write_large(git: &ScratchRepo, row: &Row, sink: &mut impl io::Write) -> io::Result<()> {
+    let mut sink = io::BufWriter::new(sink);
+    let retyped = matches!((row.old, row.new), (Some(old), Some(new))
+        if (old.mode == FileMode::Symlink) != (new.mode == FileMode::Symlink));
+    if retyped {
+        literal::write(&mut sink, &row.path, (row.old, None), None)?;
+    }
+    let content = match row.new {
+        Some(new) => Some(content(git, new)?),
+        None => None,
+    };
+    let old = row.old.filter(|_| !retyped);
+    literal::write(&mut sink, &row.path, (old, row.new), content)?;
+    sink.flush()
+}
+
+/// Opens the content of a stored version; small ones are asked from git.
+fn content(git: &ScratchRepo, version: Version) -> io::Result<Box<dyn Read>> {
+    if version.stored.bytes > LARGE_BYTES {
+        return Ok(Box::new(File::open(large_path(git, version.oid))?));
+    }
+    let hex = version.oid.to_hex();
+    let content = git.git("cat-file").args(["blob", &hex]).output();
+    Ok(Box::new(io::Cursor::new(content.map_err(io::Error::other)?)))
+}
+
+/// A sink that refuses to go on when it is told to stop.
+struct Stoppable<'a> {
+    sink: &'a mut File,
+    stop: Stop<'a>,
+}
+
+impl io::Write for Stoppable<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if (self.stop)() {
+            return Err(io::ErrorKind::TimedOut.into());
         }
-        Ok(renames)
+        self.sink.write(bytes)
     }
 
-    fn large_path(&self, oid: Oid) -> io::Result<PathBuf> {
-        Ok(self.repo()?.path().join("large").join(oid.to_hex()))
-    }
-
-    fn store_large(&self, source: &mut dyn Read, bytes: u64) -> io::Result<WrittenBlob> {
-        let mut temporary = tempfile::NamedTempFile::new_in(self.repo()?.path().join("large"))?;
-        let written = copy_named(source, bytes, &mut temporary)?;
-        temporary.persist(self.large_path(written.oid)?)?;
-        Ok(written)
-    }
-
-    fn write_large(&self, row: &Row, sink: &mut File) -> io::Result<()> {
-        let mut sink = io::BufWriter::new(sink);
-        let retyped = matches!((row.old, row.new), (Some(old), Some(new))
-            if (old.mode == FileMode::Symlink) != (new.mode == FileMode::Symlink));
-        if retyped {
-            literal::write(&mut sink, &row.path, (row.old, None), None)?;
-        }
-        let content = match row.new {
-            Some(new) => Some(self.content(new)?),
-            None => None,
-        };
-        let old = row.old.filter(|_| !retyped);
-        literal::write(&mut sink, &row.path, (old, row.new), content)?;
-        sink.flush()
-    }
-
-    /// Opens the content of a stored version; small ones are asked from git.
-    fn content(&self, version: Version) -> io::Result<Box<dyn Read>> {
-        if version.stored.bytes > LARGE_BYTES {
-            return Ok(Box::new(File::open(self.large_path(version.oid)?)?));
-        }
-        let hex = version.oid.to_hex();
-        let content = self.repo()?.git("cat-file").args(["blob", &hex]).output();
-        Ok(Box::new(io::Cursor::new(content.map_err(io::Error::other)?)))
+    fn flush(&mut self) -> io::Result<()> {
+        self.sink.flush()
     }
 }
 

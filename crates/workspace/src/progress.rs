@@ -33,3 +33,12 @@ pub type Progress<'a> = &'a (dyn Fn(Step) + Sync);
 
 /// Tells nobody.
 pub fn quiet(_: Step) {}
+
+/// Asked between steps; true means: end as soon as you can.
+pub type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
+
+/// Never asks to stop.
+#[must_use]
+pub fn never_stop() -> bool {
+    false
+}

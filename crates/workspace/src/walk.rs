@@ -1,5 +1,6 @@
 //! Walks a tree by descriptor, bounded in entries and depth, parents before children.
 
+use std::collections::HashSet;
 use std::io;
 
 use rustix::fs::FileType;
@@ -50,6 +51,20 @@ pub(crate) struct Walked {
     pub(crate) git_names: Vec<TreePath>,
     /// Directories that this user may not read.
     pub(crate) closed: Vec<TreePath>,
+    /// Directories deeper than is read.
+    pub(crate) too_deep: Vec<TreePath>,
+}
+
+impl Walked {
+    /// Returns every path that is not a directory.
+    pub(crate) fn paths(&self) -> HashSet<TreePath> {
+        let paths = |folder: &Folder| {
+            let parent = folder.path.clone();
+            let child = move |file: &Listed| child_of(parent.as_ref(), &file.name);
+            folder.files.iter().map(child).collect::<Vec<_>>()
+        };
+        self.folders.iter().flat_map(paths).collect()
+    }
 }
 
 /// What a walk does at names that mean `.git`.
@@ -59,8 +74,8 @@ pub(crate) enum GitNames {
     Leave,
 }
 
-/// Walks everything below `root`, or below `top` in it; a directory that may not be read is an
-/// error.
+/// Walks everything below `root`, or below `top` in it; a directory that may not be read or is
+/// too deep is an error.
 pub(crate) fn walk(
     root: &Root,
     top: Option<&TreePath>,
@@ -68,20 +83,28 @@ pub(crate) fn walk(
     git_names: GitNames,
 ) -> Result<Walked, WalkError> {
     let walked = walk_open(root, top, limits, git_names)?;
+    if let Some(path) = walked.too_deep.first() {
+        check_depth(path, limits)?;
+    }
     match walked.closed.first() {
         Some(path) => Err(WalkError::at(Some(path))(io::ErrorKind::PermissionDenied.into())),
         None => Ok(walked),
     }
 }
 
-/// As [`walk`], and leaves directories out that may not be read.
+/// As [`walk`], and names directories that may not be read or are too deep instead of failing.
 pub(crate) fn walk_open(
     root: &Root,
     top: Option<&TreePath>,
     limits: &TreeLimits,
     git_names: GitNames,
 ) -> Result<Walked, WalkError> {
-    let mut walked = Walked { folders: Vec::new(), git_names: Vec::new(), closed: Vec::new() };
+    let mut walked = Walked {
+        folders: Vec::new(),
+        git_names: Vec::new(),
+        closed: Vec::new(),
+        too_deep: Vec::new(),
+    };
     let mut waiting = vec![top.cloned()];
     let mut entries = 0_u64;
     while let Some(path) = waiting.pop() {
@@ -110,8 +133,11 @@ pub(crate) fn walk_open(
                 listed.kind = kind_of(&node.map_err(WalkError::at(Some(&child)))?);
             }
             if listed.kind == FileType::Directory {
-                check_depth(&child, limits)?;
-                waiting.push(Some(child));
+                // SECURITY: one deep directory must not keep everything else from being read.
+                match check_depth(&child, limits) {
+                    Ok(()) => waiting.push(Some(child)),
+                    Err(_) => walked.too_deep.push(child),
+                }
             } else {
                 files.push(listed);
             }

@@ -7,7 +7,7 @@ use super::tracked::Listing;
 use super::{CaptureError, Job};
 use crate::bundle::BundleHeader;
 use crate::git::ScratchRepo;
-use crate::object::{ObjectKind, Oid, parse_commit};
+use crate::object::{ObjectKind, Oid, parse_commit, write_tree};
 use crate::{FileMode, GitError, StoredBlob, TreePath};
 
 /// Stores a bundle of the one commit; its parents are named as what the receiver would need.
@@ -77,7 +77,7 @@ pub(super) fn snapshot_bundle(
         let travels = listing.0.iter().filter(|listed| !denied.contains(&listed.path));
         let files: Vec<_> =
             travels.filter_map(|listed| Some((&listed.path, listed.mode?, listed.oid))).collect();
-        repo.loose().write_tree(&files).map_err(CaptureError::Store)?
+        write_tree(&mut repo.loose(), &files).map_err(CaptureError::Store)?
     };
     let commit = snapshot_commit(tree, repository.head);
     let commit = repo.loose().write(ObjectKind::Commit, commit.as_bytes());

@@ -10,7 +10,7 @@ use crate::change::Diff;
 use crate::git::ScratchRepo;
 use crate::patch::Patcher;
 use crate::path::quoted;
-use crate::progress::{Phase, Step};
+use crate::progress::{Phase, Step, never_stop};
 use crate::root::{Node, Root};
 use crate::{BlobSink, FileMode, GitError, TreePath};
 
@@ -67,7 +67,7 @@ impl<'a> Sorter<'a> {
 
     /// Returns what became of the names, and the diff that carries what the manifest cannot.
     pub(super) fn finish(self) -> Result<(Sorted, Option<Diff>), CaptureError> {
-        let (_, extra) = self.patcher.finish()?;
+        let (_, extra) = self.patcher.finish(&never_stop)?;
         Ok((self.sorted, extra))
     }
 

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::state::{Owner, PathState, Row, Side, Time};
 use super::store::content_path;
 use super::{JournalError, drive_error};
+use crate::blob::copy_data;
 use crate::root::{Node, Root, node_at};
 use crate::walk::{GitNames, child_of, walk};
 use crate::{TreeLimits, TreePath, WalkError};
@@ -188,7 +189,7 @@ fn remove_if_there(at: &OwnedFd, name: &[u8]) -> io::Result<()> {
 fn copy_content(from: &Path, to: &File) -> io::Result<()> {
     let mut from = File::open(from)?;
     if rustix::fs::ioctl_ficlone(to, &from).is_err() {
-        io::copy(&mut from, &mut &*to)?;
+        copy_data(&mut from, to)?;
     }
     Ok(())
 }

@@ -1,14 +1,14 @@
 //! Contents of a change, copied out of the workspace before anything in it is touched.
 
 use std::fs::{self, File};
-use std::io::{self, Seek as _, SeekFrom};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use warrant_protocol::Digest;
 
 use super::state::{Escaped, Owner, PathState};
 use crate::TreePath;
-use crate::blob::copy_hashed;
+use crate::blob::{copy_hashed, copy_sparse};
 use crate::root::{Facts, Node, Root};
 
 /// A directory with numbered contents.
@@ -75,8 +75,7 @@ impl ContentStore {
         if rustix::fs::ioctl_ficlone(&copy, &*file).is_ok() {
             return Ok(copy_hashed(&mut copy, &mut io::sink())?.digest);
         }
-        file.seek(SeekFrom::Start(0))?;
-        Ok(copy_hashed(file, &mut copy)?.digest)
+        Ok(copy_sparse(file, &mut copy)?.digest)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Attacks by a requester or a session, each named after what it tries.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -13,7 +13,7 @@ use warrant_workspace::{
     collect, materialize, quiet,
 };
 
-use crate::fixture::{Fixture, git_in};
+use crate::fixture::{Fixture, files, git_in};
 
 /// A file that exists once something planted was executed.
 fn canary(fixture: &Fixture) -> (std::path::PathBuf, String) {
@@ -303,7 +303,7 @@ fn tree_naming_git_directory_in_a_bundle_is_refused() {
         fixture.git(&["update-ref", "refs/heads/evil", &commit]);
         let bundle = fixture.path("evil.bundle");
         fixture.git(&["bundle", "create", "-q", bundle.to_str().unwrap(), "evil"]);
-        let stored = fixture.blobs.put(&mut fs::File::open(&bundle).unwrap()).unwrap();
+        let stored = fixture.blobs.put(&mut File::open(&bundle).unwrap()).unwrap();
         let mut manifest = fixture.capture(&[], History::Full).unwrap().manifest;
         manifest.base_ref = commit;
         manifest.bundle_hash = stored.digest;
@@ -338,7 +338,7 @@ fn special_files_are_reported_and_never_opened() {
     let made = Command::new("mknod").arg(path.join("dev")).args(["c", "1", "3"]).status().unwrap();
     assert!(made.success());
     let _listener = UnixListener::bind(path.join("socket")).unwrap();
-    fs::File::create(path.join("sparse")).unwrap().set_len(1 << 40).unwrap();
+    File::create(path.join("sparse")).unwrap().set_len(1 << 40).unwrap();
     git_in(path, &["init", "-q", "nested"]);
     fs::write(path.join("nested/file.txt"), "kept\n").unwrap();
     let collected = fixture.collect(&checkout);
@@ -362,8 +362,12 @@ fn very_deep_directories_and_many_entries_end_at_a_bound() {
     let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
     let deep: std::path::PathBuf = (0..200).map(|_| "d").collect();
     fs::create_dir_all(checkout.path().join(deep)).unwrap();
-    let error = collect(&checkout, &fixture.collect_options()).unwrap_err();
-    assert!(error.to_string().contains("nested too deeply"), "{error}");
+    fs::write(checkout.path().join("beside.txt"), "x").unwrap();
+    let collected = collect(&checkout, &fixture.collect_options()).unwrap();
+    let changed: Vec<_> = collected.changes.iter().map(|c| c.path.to_string()).collect();
+    assert_eq!(changed, ["beside.txt"], "a deep directory must not hide the rest");
+    assert_eq!(collected.unread.len(), 1);
+    assert_eq!(collected.unread[0].why, WhyUnread::TooDeep);
     fs::remove_dir_all(checkout.path().join("d")).unwrap();
     for number in 0..50 {
         fs::write(checkout.path().join(format!("{number}.txt")), "x").unwrap();
@@ -423,7 +427,7 @@ fn modification_time_set_back_does_not_hide_a_change() {
     let path = checkout.path().join("src.txt");
     let times = fs::metadata(&path).unwrap();
     fs::write(&path, "ORIGINAL\n").unwrap();
-    let file = fs::File::options().write(true).open(&path).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
     file.set_modified(times.modified().unwrap()).unwrap();
     let collected = fixture.collect(&checkout);
     assert_eq!(collected.changes.len(), 1);
@@ -473,4 +477,47 @@ fn a_directory_closed_to_everyone_hides_nothing_else_and_deletes_nothing() {
         collected.unread.iter().map(|unread| (unread.path.to_string(), unread.why)).collect();
     let forbidden = |path: &str| (path.to_owned(), WhyUnread::Forbidden);
     assert_eq!(unread, [forbidden("closed"), forbidden("listed/kept.txt"), forbidden("mute.txt")]);
+}
+
+#[test]
+fn holes_are_reported_and_not_read() {
+    let fixture = Fixture::with_repo();
+    let captured = fixture.capture(&[], History::Full).unwrap();
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    for number in 0..20 {
+        let file = File::create(checkout.path().join(format!("sparse{number}"))).unwrap();
+        file.set_len(2 << 30).unwrap();
+    }
+    fs::write(checkout.path().join("beside.txt"), "x").unwrap();
+    let read = std::sync::atomic::AtomicUsize::new(0);
+    let watch = |bytes: &[u8]| {
+        read.fetch_add(bytes.len(), std::sync::atomic::Ordering::Relaxed);
+    };
+    let options = CollectOptions { watch: &watch, ..fixture.collect_options() };
+    let collected = collect(&checkout, &options).unwrap();
+    assert_eq!(collected.changes.len(), 1);
+    let sparse = WhyUnread::Sparse { bytes: 2 << 30 };
+    assert_eq!(collected.unread.iter().filter(|unread| unread.why == sparse).count(), 20);
+    assert_eq!(read.into_inner(), 1, "holes were read");
+}
+
+#[test]
+fn collecting_ends_when_it_is_told_to_and_says_what_is_missing() {
+    let fixture = Fixture::with_repo();
+    let captured = fixture.capture(&[], History::Full).unwrap();
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    for number in 0..40 {
+        fs::write(checkout.path().join(format!("{number:02}.txt")), "x").unwrap();
+    }
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let stop = || asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 30;
+    let options = CollectOptions { stop: &stop, ..fixture.collect_options() };
+    let collected = collect(&checkout, &options).unwrap();
+    let kept = collected.changes.len();
+    assert!((1..40).contains(&kept), "{kept} changes");
+    let [unread] = collected.unread.as_slice() else { panic!("{:?}", collected.unread) };
+    let WhyUnread::OutOfTime { left } = unread.why else { panic!("{unread:?}") };
+    let all = files(checkout.path()).len();
+    assert!(usize::try_from(left).unwrap() + kept < all, "{left} left, {kept} kept of {all}");
+    assert!(collected.diff.is_some(), "what was read is kept");
 }

@@ -295,7 +295,8 @@ fn set_uid_file_loses_its_bit_and_devices_stay_outside() {
         .map(|not| match not {
             NotExported::Special { path, .. }
             | NotExported::TooLarge { path, .. }
-            | NotExported::Closed { path } => path.to_string(),
+            | NotExported::Closed { path }
+            | NotExported::TooDeep { path } => path.to_string(),
         })
         .collect();
     assert_eq!(kinds, ["dev", "pipe"]);

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use warrant_workspace::{
     BlobDirectory, CaptureError, CaptureOptions, Captured, Checkout, CollectOptions, Collected,
     DEFAULT_DENY, GitDirectory, History, MaterializeError, MaterializeOptions, TreeLimits, capture,
-    collect, materialize, quiet,
+    collect, materialize, never_stop, quiet,
 };
 
 pub struct Fixture {
@@ -106,7 +106,13 @@ impl Fixture {
 
     pub fn collect_options(&self) -> CollectOptions<'static> {
         let scratch = Box::leak(Box::new(self.path("scratch")));
-        CollectOptions { scratch, limits: TreeLimits::generous(), progress: &quiet, watch: &|_| {} }
+        CollectOptions {
+            scratch,
+            limits: TreeLimits::generous(),
+            progress: &quiet,
+            stop: &never_stop,
+            watch: &|_| {},
+        }
     }
 
     /// Applies a diff with stock git to a fresh clone of the base and returns the tree.
