@@ -6,11 +6,13 @@
 //! [`EmbeddedPlane::approve`]); for someone the caller authenticated in another way (another user
 //! of the system) the plane signs ([`EmbeddedPlane::approve_authenticated`]).
 
+mod record;
+
 use std::collections::BTreeSet;
 use std::io;
 
 use thiserror::Error;
-use warrant_protocol::approval::{Approval, ApprovalBody, ApprovalProblem, Wanted, check_approval};
+use warrant_protocol::approval::{Approval, ApprovalBody, ApprovalProblem};
 use warrant_protocol::event::FailureClass;
 use warrant_protocol::request::ActorRef;
 use warrant_protocol::{
@@ -21,12 +23,10 @@ use warrant_protocol::{
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
 use crate::home::HomeError;
 use crate::liveness::{Neighbor, UnreachableError};
-use crate::notary::{
-    ApprovalRequirement, Case, GrantedApproval, Judgment, NotaryError, Refusal, rows,
-};
+use crate::notary::{ApprovalRequirement, Case, Judgment, NotaryError, Refusal};
 use crate::random;
 use crate::reception::sealing;
-use crate::store::{ApprovalRow, RunFilter, RunRow, StoreError};
+use crate::store::{RunFilter, RunRow, StoreError};
 
 /// How long a statement counts: an hour, and never beyond the request's own deadline.
 const STATEMENT_MS: u64 = 3_600_000;
@@ -151,12 +151,15 @@ impl EmbeddedPlane {
         rows.iter().map(|row| self.read_waiting(row)).collect()
     }
 
-    /// Returns the statement that someone would have to sign.
+    /// Returns the statement that someone would have to sign, or that they signed already.
     ///
     /// # Errors
     /// [`ApproveError`] when the run does not wait or this person may not approve it.
     pub fn statement(&self, run: &RunId, actor: &ActorRef) -> Result<ApprovalBody, ApproveError> {
         let now = random::now()?;
+        if let Some(earlier) = self.earlier_approval(run, actor, now)? {
+            return Ok(earlier.approval.body().clone());
+        }
         let (row, waiting) = self.open_question(run, now)?;
         let level = self.level_of(&waiting, actor)?;
         let expires_min = waiting.judgment.requirements.iter().filter_map(|r| r.expires_min).min();
@@ -174,7 +177,8 @@ impl EmbeddedPlane {
         })
     }
 
-    /// Takes a statement that its approver signed with their registered key.
+    /// Takes a statement that its approver signed with their registered key. Again, it gets the
+    /// same answer and changes nothing.
     ///
     /// # Errors
     /// [`ApproveError`] naming everything that is wrong with it.
@@ -182,10 +186,11 @@ impl EmbeddedPlane {
         let name = &approval.body().approver.id;
         let key = self.home().approver(name)?;
         let key = key.ok_or_else(|| ApproveError::NoKey(name.clone()))?;
-        self.take(run, approval, TrustedKeys::none().and(KeyRole::Approver, key))
+        self.take_approval(run, approval, TrustedKeys::none().and(KeyRole::Approver, key))
     }
 
-    /// Approves for someone whom the caller authenticated; the plane signs that it did.
+    /// Approves for someone whom the caller authenticated; the plane signs that it did. Again, it
+    /// gets the same answer and changes nothing.
     ///
     /// # Errors
     /// [`ApproveError`] when the run does not wait or this person may not approve it.
@@ -194,19 +199,29 @@ impl EmbeddedPlane {
         run: &RunId,
         actor: &ActorRef,
     ) -> Result<Approved, ApproveError> {
+        // The caller vouches for who this is, so what they approved before needs no other proof.
+        if let Some(earlier) = self.earlier_approval(run, actor, random::now()?)?
+            && earlier.is_used
+        {
+            return Ok(Approved::Issued);
+        }
         let body = self.statement(run, actor)?;
         let key = self.home().plane_key();
         let approval = Signed::seal(&body, Signer::Plane, key).map_err(NotaryError::from)?;
         let trusted = TrustedKeys::none().and(KeyRole::Plane, key.public().clone());
-        self.take(run, &approval, trusted)
+        self.take_approval(run, &approval, trusted)
     }
 
-    /// Says no for someone whom the caller authenticated. The run ends with a receipt.
+    /// Says no for someone whom the caller authenticated. The run ends with a receipt. The same
+    /// again is no change.
     ///
     /// # Errors
     /// [`ApproveError`] when the run does not wait any more.
     pub fn refuse(&self, run: &RunId, actor: &ActorRef, reason: &str) -> Result<(), ApproveError> {
         let now = random::now()?;
+        if self.was_refused_by(run, actor, reason)? {
+            return Ok(());
+        }
         let (row, waiting) = self.open_question(run, now)?;
         let denied = Event::ApprovalDenied { actor: actor.clone(), reason: reason.to_owned() };
         let refusal = Refusal {
@@ -320,84 +335,6 @@ impl EmbeddedPlane {
         self.end_waiting(row, &waiting, (&refusal, RunState::Expired))
     }
 
-    fn take(
-        &self,
-        run: &RunId,
-        approval: &Approval,
-        trusted: TrustedKeys,
-    ) -> Result<Approved, ApproveError> {
-        let now = random::now()?;
-        let (row, waiting) = self.open_question(run, now)?;
-        let body = approval.body();
-        let level = self.level_of(&waiting, &body.approver)?;
-        let wanted = Wanted {
-            run_id: run,
-            request_hash: row.request_hash,
-            policy_hash: self.policy_hash(),
-            level: 1,
-        };
-        check_approval(approval, &wanted, &trusted, now)
-            .map_err(|problems| ApproveError::Statement { problems })?;
-        // SECURITY: nobody signs themselves above the level the policy gives them.
-        if body.level > level {
-            let problems = vec![ApprovalProblem::Level(body.level)];
-            return Err(ApproveError::Statement { problems });
-        }
-        let given = ApprovalRow {
-            approver: body.approver.label(),
-            key_id: approval
-                .signatures()
-                .first()
-                .map_or_else(String::new, |entry| entry.key_id.to_string()),
-            level: body.level,
-            statement: approval.to_value().to_string(),
-            expires_at: body.expires_at,
-            created_at: now,
-        };
-        self.store().approve(run, given)?;
-        self.issue_when_enough(run, &waiting, now)
-    }
-
-    fn issue_when_enough(
-        &self,
-        run: &RunId,
-        waiting: &Waiting,
-        now: Timestamp,
-    ) -> Result<Approved, ApproveError> {
-        let held = self.granted(run, now)?;
-        let open: Vec<String> = waiting
-            .judgment
-            .requirements
-            .iter()
-            .filter(|requirement| !self.is_satisfied(requirement, &held))
-            .map(|requirement| requirement.name.clone())
-            .collect();
-        if !open.is_empty() {
-            return Ok(Approved::Missing(open));
-        }
-        let issued = self.notary(now).issue(&waiting.case(), &held)?;
-        let contract = issued.contract.to_value().to_string();
-        self.store().issue(run, (contract, rows(issued.chain.events())), now)?;
-        Ok(Approved::Issued)
-    }
-
-    /// Returns the approvals of a run that count now.
-    fn granted(&self, run: &RunId, now: Timestamp) -> Result<Vec<GrantedApproval>, ApproveError> {
-        let damaged = || EmbeddedError::Damaged { what: "approval", run: run.clone() };
-        let live = self.store().approvals(run)?.into_iter().filter(|row| now < row.expires_at);
-        live.map(|row| {
-            let approval = Approval::from_slice(row.statement.as_bytes()).map_err(|_| damaged())?;
-            Ok(GrantedApproval {
-                actor: approval.body().approver.clone(),
-                level: approval.body().level,
-                statement_hash: approval.hash(),
-                statement: approval.to_value(),
-                expires_at: row.expires_at,
-            })
-        })
-        .collect()
-    }
-
     /// Returns a run that can still be approved, under the policy in force.
     fn open_question(
         &self,
@@ -450,18 +387,6 @@ impl EmbeddedPlane {
             let named: Vec<_> = named.into_iter().map(String::as_str).collect();
             ApproveError::NotAnApprover { actor: actor.label(), named: named.join(", ") }
         })
-    }
-
-    /// Whether enough different people agreed to one requirement.
-    fn is_satisfied(&self, requirement: &ApprovalRequirement, held: &[GrantedApproval]) -> bool {
-        let counts = |given: &&GrantedApproval| {
-            let groups = self.groups_of(&given.actor.label());
-            given.level >= requirement.level && names(requirement, &given.actor, &groups)
-        };
-        let people: BTreeSet<&ActorRef> =
-            held.iter().filter(counts).map(|given| &given.actor).collect();
-        let quorum = usize::try_from(requirement.quorum).unwrap_or(usize::MAX);
-        quorum > 0 && people.len() >= quorum
     }
 
     fn end_waiting(

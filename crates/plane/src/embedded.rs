@@ -3,7 +3,8 @@
 //! It implements the port of [`warrant_protocol::port`]; a runner in the same process sees the
 //! same plane that a runner behind HTTP sees.
 //!
-//! At every opening it seals what a killed process left behind ([`EmbeddedPlane::seal_lost`]).
+//! At every opening it seals what a killed process left behind ([`EmbeddedPlane::seal_lost`]) and
+//! issues what was approved and still waits ([`EmbeddedPlane::issue_approved`]).
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -129,6 +130,7 @@ impl EmbeddedPlane {
     pub fn open(home: Home, policy_hash: Digest) -> Result<Self, EmbeddedError> {
         let plane = Self::make(home, policy_hash)?;
         plane.seal_lost()?;
+        plane.issue_approved()?;
         Ok(plane)
     }
 
@@ -142,6 +144,7 @@ impl EmbeddedPlane {
         plane.store.expect_many_writes()?;
         plane.store.prolong_leases(random::now()?.plus_ms(LEASE_MS))?;
         plane.seal_lost()?;
+        plane.issue_approved()?;
         Ok(plane)
     }
 

@@ -21,6 +21,7 @@
 //! leases is not even written before it starts ([`Store::submit_later`]): it rides in the
 //! transaction of its start.
 
+mod approvals;
 mod blobs;
 mod checkpoint;
 mod commit;
@@ -66,7 +67,8 @@ pub use read::{LiveRun, Page, RunFilter, RunRow, StoredEvent};
 pub use records::{NewRecord, RecordRow, SessionRow};
 pub use retention::{BLOB_GRACE_MS, Swept};
 pub use rows::{
-    Appended, ApprovalRow, Completion, Entry, EventRow, NewRun, Owner, Sealing, Submitted,
+    Appended, ApprovalRow, ApprovalStep, ApprovedContract, Completion, Entry, EventRow,
+    KeptApproval, NewRun, Owner, Sealing, Submitted,
 };
 pub use snapshots::PolicyRow;
 
@@ -165,6 +167,9 @@ pub enum StoreError {
         /// Its state.
         state: String,
     },
+    /// Somebody else approved while it was decided what an approval leads to.
+    #[error("the approvals of run {0} changed meanwhile")]
+    ApprovalsChanged(String),
     /// Another event stands at that place of the chain.
     #[error("another event stands at seq {seq} of {run}")]
     Fork {

@@ -182,9 +182,9 @@ impl From<StoreError> for HttpError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::UnknownRun(run) => Self::unknown_run(&run),
-            StoreError::Conflict { .. } | StoreError::Fork { .. } => {
-                Self::conflict(error.to_string())
-            }
+            StoreError::Conflict { .. }
+            | StoreError::Fork { .. }
+            | StoreError::ApprovalsChanged(_) => Self::conflict(error.to_string()),
             other => Self::internal(&other),
         }
     }

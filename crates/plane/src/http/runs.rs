@@ -418,11 +418,6 @@ fn named(id: &str) -> Result<RunId, HttpError> {
 
 fn not_waiting(run: &RunId, error: ApproveError) -> HttpError {
     match error {
-        ApproveError::Store(StoreError::Conflict { ref state, .. })
-            if state == RunState::AwaitingApproval.as_str() =>
-        {
-            HttpError::conflict(format!("run {run} was approved by this person before"))
-        }
         ApproveError::Store(StoreError::Conflict { .. }) => {
             HttpError::conflict(format!("run {run} is not awaiting approval"))
         }

@@ -187,9 +187,13 @@ impl PlaneService {
     }
 
     /// Reads everyone with a token again.
-    pub(crate) fn reload_registry(&self) -> Result<(), StoreError> {
+    pub(crate) fn reload_registry(&self) -> Result<(), EmbeddedError> {
         let groups = self.registry.reload(self.plane.store())?;
         self.plane.set_groups(groups);
+        // Who may approve by group is known only now.
+        for run in self.plane.issue_approved()? {
+            self.tell_queued(&run);
+        }
         Ok(())
     }
 

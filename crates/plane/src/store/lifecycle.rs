@@ -39,67 +39,6 @@ impl Store {
         self.core.ride([Rider::Run(Box::new(run))]);
     }
 
-    /// Adds an approval to a run that waits for one; a second by the same person replaces nothing.
-    ///
-    /// # Errors
-    /// [`StoreError::Conflict`] when the run does not wait, or the same person approved before.
-    pub fn approve(&self, run: &RunId, approval: ApprovalRow) -> Result<(), StoreError> {
-        let run = run.clone();
-        self.write(Durability::Now, move |connection| {
-            let seq = in_state(connection, &run, &[RunState::AwaitingApproval])?;
-            let added = connection.execute(
-                "INSERT INTO approvals
-                   (run, approver, key_id, level, statement, expires_at, created_at)
-                 VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run, approver) DO NOTHING",
-                params![
-                    seq,
-                    approval.approver,
-                    approval.key_id,
-                    approval.level,
-                    approval.statement,
-                    approval.expires_at.unix_ms(),
-                    approval.created_at.unix_ms(),
-                ],
-            )?;
-            if added == 0 { Err(conflict(connection, &run)) } else { Ok(()) }
-        })
-    }
-
-    /// Gives an approved run its contract; its approvals are used up by that.
-    ///
-    /// # Errors
-    /// [`StoreError::Conflict`] when the run does not wait any more.
-    pub fn issue(
-        &self,
-        run: &RunId,
-        (contract, events): (String, Vec<EventRow>),
-        at: Timestamp,
-    ) -> Result<(), StoreError> {
-        let run = run.clone();
-        self.write(Durability::Now, move |connection| {
-            let seq = in_state(connection, &run, &[RunState::AwaitingApproval])?;
-            connection.execute(
-                "UPDATE approvals SET used_at = ? WHERE run = ? AND used_at IS NULL",
-                params![at.unix_ms(), seq],
-            )?;
-            let (pool, requester): (String, String) = connection.query_row(
-                "SELECT pool, requested_by FROM runs WHERE seq = ?",
-                [seq],
-                |row| Ok((row.get(0)?, row.get(1)?)),
-            )?;
-            let turn = queue::next_turn(connection, &pool, &requester)?;
-            connection
-                .execute("UPDATE papers SET contract = ? WHERE run = ?", params![contract, seq])?;
-            let count = connection
-                .prepare_cached(
-                    "UPDATE runs SET state = 'queued', turn = ?, updated_at = ? WHERE seq = ?
-                     RETURNING event_count",
-                )?
-                .query_row(params![turn, at.unix_ms(), seq], |row| row.get(0))?;
-            append_all(connection, (seq, count), (&run, &events))
-        })
-    }
-
     /// Leases a queued run to a runner, with the event that says so.
     ///
     /// `epoch` is the number of the lease before; the new one is one more.

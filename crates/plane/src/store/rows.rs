@@ -160,3 +160,34 @@ pub struct ApprovalRow {
     /// When it was given.
     pub created_at: Timestamp,
 }
+
+/// An approval as it is kept, and whether a contract was issued by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptApproval {
+    /// The approval.
+    pub row: ApprovalRow,
+    /// Whether a contract was issued by it.
+    pub is_used: bool,
+}
+
+/// The contract of a run that was approved, with the first events of its chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApprovedContract {
+    /// The contract as JSON text.
+    pub contract: String,
+    /// The events.
+    pub events: Vec<EventRow>,
+}
+
+/// An approval and what it leads to: kept together, or not at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ApprovalStep {
+    /// The approval; absent when all of them are kept already.
+    pub given: Option<ApprovalRow>,
+    /// Everyone whose approval was counted, this one included.
+    pub counted: Vec<String>,
+    /// The contract, when these are enough.
+    pub issued: Option<ApprovedContract>,
+    /// When.
+    pub at: Timestamp,
+}

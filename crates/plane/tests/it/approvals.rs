@@ -1,6 +1,6 @@
 //! Approvals: exact request, named people, once, in time, never one's own.
 
-use warrant_plane::home::fresh_key;
+use warrant_plane::home::{Home, fresh_key};
 use warrant_plane::notary::ApprovalRequirement;
 use warrant_plane::reception::{MOST_WAITING, Submission};
 use warrant_plane::{ApproveError, Approved, EmbeddedPlane, Reception, random};
@@ -9,7 +9,9 @@ use warrant_protocol::{
     Contract, Decision, KeyRole, Outcome, Receipt, RunId, RunState, Signed, Signer, TrustedKeys,
 };
 
-use crate::support::{judgment, person, plane, request, requirement, submit, submit_with};
+use crate::support::{
+    judgment, person, plane, policy_hash, request, requirement, submit, submit_with,
+};
 
 fn ask(plane: &EmbeddedPlane, script: &str, approvers: &[&str], quorum: u32) -> RunId {
     let judgment = judgment(Decision::Ask, vec![requirement(approvers, quorum)]);
@@ -47,7 +49,7 @@ fn a_registered_key_approves_the_exact_request_once() {
     let other = ask(&plane, "echo other", &["bob"], 1);
     assert!(matches!(plane.approve(&other, &approval), Err(ApproveError::Statement { .. })));
     assert_eq!(plane.approve(&run, &approval).unwrap(), Approved::Issued);
-    assert!(plane.approve(&run, &approval).is_err(), "once");
+    assert_eq!(plane.approve(&run, &approval).unwrap(), Approved::Issued, "the same answer");
     let row = plane.store().run(&run).unwrap();
     assert_eq!(row.state, RunState::Queued);
     let contract = Contract::from_slice(row.contract.unwrap().as_bytes()).unwrap();
@@ -118,7 +120,8 @@ fn a_quorum_needs_different_people() {
     let run = ask(&plane, "echo hello", &["*"], 2);
     let first = plane.approve_authenticated(&run, &person("bob")).unwrap();
     assert_eq!(first, Approved::Missing(vec!["any-run".into()]));
-    assert!(plane.approve_authenticated(&run, &person("bob")).is_err(), "the same person again");
+    let again = plane.approve_authenticated(&run, &person("bob")).unwrap();
+    assert_eq!(again, first, "the same person again counts once");
     assert_eq!(plane.waiting().unwrap()[0].approved_by, ["human:bob"]);
     let second = plane.approve_authenticated(&run, &person("carol")).unwrap();
     assert_eq!(second, Approved::Issued);
@@ -194,4 +197,137 @@ fn a_judge_of_another_policy_is_refused() {
     };
     assert!(plane.submit(submission, |_| other).is_err());
     assert!(plane.store().live().unwrap().is_empty());
+}
+
+/// Keeps an approval the way older versions did: without what follows from it.
+fn approve_by_half(plane: &EmbeddedPlane, run: &RunId, approver: &str) {
+    let body = plane.statement(run, &person(approver)).unwrap();
+    let approval = Signed::seal(&body, Signer::Plane, plane.home().plane_key()).unwrap();
+    let added = raw(plane).execute(
+        "INSERT INTO approvals (run, approver, key_id, level, statement, expires_at, created_at)
+         SELECT seq, ?2, ?3, 1, ?4, ?5, ?6 FROM runs WHERE id = ?1",
+        rusqlite::params![
+            run.as_str(),
+            body.approver.label(),
+            plane.home().plane_key().public().id().to_string(),
+            approval.to_value().to_string(),
+            body.expires_at.unix_ms(),
+            body.issued_at.unix_ms(),
+        ],
+    );
+    assert_eq!(added.unwrap(), 1);
+}
+
+fn raw(plane: &EmbeddedPlane) -> rusqlite::Connection {
+    rusqlite::Connection::open(plane.home().data().join("plane.db")).unwrap()
+}
+
+fn reopen(dir: &tempfile::TempDir, plane: EmbeddedPlane) -> EmbeddedPlane {
+    drop(plane);
+    let home = Home::open_at(dir.path().join("home"), None).unwrap();
+    EmbeddedPlane::open(home, policy_hash()).unwrap()
+}
+
+#[test]
+fn an_approval_cut_from_its_contract_is_completed_at_opening() {
+    let (dir, plane) = plane();
+    let run = ask(&plane, "echo hello", &["bob"], 1);
+    let short = ask(&plane, "echo other", &["bob", "carol"], 2);
+    approve_by_half(&plane, &run, "bob");
+    approve_by_half(&plane, &short, "bob");
+    let plane = reopen(&dir, plane);
+    let row = plane.store().run(&run).unwrap();
+    assert_eq!(row.state, RunState::Queued);
+    let contract = Contract::from_slice(row.contract.unwrap().as_bytes()).unwrap();
+    assert_eq!(contract.body().approved_by, Some(vec![person("bob")]));
+    assert_eq!(plane.store().run(&short).unwrap().state, RunState::AwaitingApproval);
+    let again = plane.approve_authenticated(&run, &person("bob")).unwrap();
+    assert_eq!(again, Approved::Issued, "the retry after the crash gets the answer");
+    let plane = reopen(&dir, plane);
+    assert_eq!(plane.store().run(&run).unwrap().state, RunState::Queued, "issued once");
+    plane.cancel(&run, &person("alice")).unwrap();
+    check_verifies(&plane, &run);
+}
+
+#[test]
+fn an_approval_cut_from_its_contract_is_completed_by_the_retry() {
+    let (_dir, plane) = plane();
+    let run = ask(&plane, "echo hello", &["bob"], 1);
+    approve_by_half(&plane, &run, "bob");
+    let again = plane.approve_authenticated(&run, &person("bob")).unwrap();
+    assert_eq!(again, Approved::Issued);
+    assert_eq!(plane.store().run(&run).unwrap().state, RunState::Queued);
+}
+
+#[test]
+fn an_approval_by_group_cut_from_its_contract_is_completed_once_groups_are_known() {
+    let (dir, plane) = plane();
+    let run = ask(&plane, "echo hello", &["group:leads"], 1);
+    let groups = || [("human:bob".to_owned(), vec!["leads".to_owned()])].into();
+    plane.set_groups(groups());
+    approve_by_half(&plane, &run, "bob");
+    let plane = reopen(&dir, plane);
+    assert_eq!(plane.store().run(&run).unwrap().state, RunState::AwaitingApproval);
+    plane.set_groups(groups());
+    assert_eq!(plane.issue_approved().unwrap(), std::slice::from_ref(&run));
+    assert_eq!(plane.store().run(&run).unwrap().state, RunState::Queued);
+}
+
+#[test]
+fn an_approval_whose_contract_cannot_be_kept_is_not_kept_either() {
+    let (dir, plane) = plane();
+    let run = ask(&plane, "echo hello", &["bob"], 1);
+    raw(&plane)
+        .execute_batch(
+            "CREATE TRIGGER cut BEFORE UPDATE OF state ON runs
+             BEGIN SELECT RAISE(ABORT, 'cut'); END",
+        )
+        .unwrap();
+    assert!(plane.approve_authenticated(&run, &person("bob")).is_err());
+    assert!(plane.store().approvals(&run).unwrap().is_empty());
+    let plane = reopen(&dir, plane);
+    assert_eq!(plane.store().run(&run).unwrap().state, RunState::AwaitingApproval);
+    raw(&plane).execute_batch("DROP TRIGGER cut").unwrap();
+    let retried = plane.approve_authenticated(&run, &person("bob")).unwrap();
+    assert_eq!(retried, Approved::Issued);
+    assert_eq!(plane.store().run(&run).unwrap().state, RunState::Queued);
+}
+
+#[test]
+fn people_who_approve_at_the_same_moment_are_all_counted() {
+    let (_dir, plane) = plane();
+    let run = ask(&plane, "echo hello", &["*"], 6);
+    let answers: Vec<Approved> = std::thread::scope(|scope| {
+        let one = |number: usize| {
+            let (plane, run) = (&plane, &run);
+            scope.spawn(move || {
+                plane.approve_authenticated(run, &person(&format!("p{number}"))).unwrap()
+            })
+        };
+        let threads: Vec<_> = (0..6).map(one).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let issued = answers.iter().filter(|answer| **answer == Approved::Issued).count();
+    assert_eq!(issued, 1, "{answers:?}");
+    let row = plane.store().run(&run).unwrap();
+    assert_eq!(row.state, RunState::Queued);
+    let contract = Contract::from_slice(row.contract.unwrap().as_bytes()).unwrap();
+    assert_eq!(contract.body().approved_by.as_ref().map(Vec::len), Some(6));
+}
+
+#[test]
+fn an_answer_given_again_is_the_same_until_the_run_ended_otherwise() {
+    let (_dir, plane) = plane();
+    let refused = ask(&plane, "echo hello", &["bob", "carol"], 1);
+    plane.refuse(&refused, &person("bob"), "not now").unwrap();
+    plane.refuse(&refused, &person("bob"), "not now").unwrap();
+    assert!(plane.refuse(&refused, &person("bob"), "never").is_err(), "that is another answer");
+    assert!(plane.refuse(&refused, &person("carol"), "not now").is_err());
+    let issued = ask(&plane, "echo other", &["bob", "carol"], 1);
+    assert_eq!(plane.approve_authenticated(&issued, &person("bob")).unwrap(), Approved::Issued);
+    let late = plane.approve_authenticated(&issued, &person("carol"));
+    assert!(late.is_err(), "it does not wait any more: {late:?}");
+    plane.cancel(&issued, &person("alice")).unwrap();
+    let again = plane.approve_authenticated(&issued, &person("bob")).unwrap();
+    assert_eq!(again, Approved::Issued, "what it led to then");
 }
