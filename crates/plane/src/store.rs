@@ -1,18 +1,8 @@
 //! The store: domain operations, each one transaction, over an embedded SQLite database.
 //!
 //! Owns the rows; it never signs, judges or interprets what it keeps. Whether a state may change
-//! is decided by the `WHERE` of each operation: zero rows means somebody else was there first.
-//!
-//! ```text
-//!            submit ──────────────► denied (with receipt)
-//!              │ └── ask ─► awaiting_approval ── refuse ─► denied | expired | cancelled
-//!              ▼                     │ issue
-//!            queued ◄────────────────┘
-//!              │ claim (epoch + 1)        ▲ hand back
-//!            leased ──────────────────────┘
-//!              │ start (durable)          seal (leased or running, owner gone) ─► lost
-//!            running ── complete ─► completed | failed | cancelled
-//! ```
+//! is decided by the `WHERE` of each operation, which is written from the one table of
+//! [`warrant_protocol::state`] (`states`): zero rows means somebody else was there first.
 //!
 //! Writers of one process share commits: one of them runs everything that waits, in one
 //! transaction with a savepoint each, and syncs once (`commit`). Operations that need not
@@ -38,6 +28,7 @@ mod retention;
 mod rows;
 mod schema;
 mod snapshots;
+mod states;
 mod steps;
 mod turns;
 

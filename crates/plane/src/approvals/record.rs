@@ -32,6 +32,13 @@ pub(super) struct EarlierApproval {
     pub(super) is_used: bool,
 }
 
+/// A statement that came in, and whose signatures count for it.
+struct IncomingStatement<'a> {
+    run: &'a RunId,
+    approval: &'a Approval,
+    trusted: &'a TrustedKeys,
+}
+
 impl EmbeddedPlane {
     /// Issues the contracts of runs that wait although enough people approved them. Returns which
     /// ones.
@@ -73,21 +80,18 @@ impl EmbeddedPlane {
         approval: &Approval,
         trusted: TrustedKeys,
     ) -> Result<Approved, ApproveError> {
+        let incoming = IncomingStatement { run, approval, trusted: &trusted };
         for _ in 1..ATTEMPTS {
-            match self.try_approval(run, approval, &trusted) {
+            match self.try_approval(&incoming) {
                 Err(ApproveError::Store(StoreError::ApprovalsChanged(_))) => {}
                 done => return done,
             }
         }
-        self.try_approval(run, approval, &trusted)
+        self.try_approval(&incoming)
     }
 
-    fn try_approval(
-        &self,
-        run: &RunId,
-        approval: &Approval,
-        trusted: &TrustedKeys,
-    ) -> Result<Approved, ApproveError> {
+    fn try_approval(&self, incoming: &IncomingStatement<'_>) -> Result<Approved, ApproveError> {
+        let IncomingStatement { run, approval, .. } = *incoming;
         let now = random::now()?;
         let body = approval.body();
         let earlier = self.earlier_approval(run, &body.approver, now)?;
@@ -96,13 +100,13 @@ impl EmbeddedPlane {
         {
             // Exactly the statement that was checked when it came needs no second look.
             if earlier.approval.hash() != approval.hash() {
-                self.check_statement(run, approval, trusted, now)?;
+                self.check_statement(incoming, now)?;
             }
             return Ok(Approved::Issued);
         }
         let (_, waiting) = self.open_question(run, now)?;
         let level = self.level_of(&waiting, &body.approver)?;
-        self.check_statement(run, approval, trusted, now)?;
+        self.check_statement(incoming, now)?;
         // SECURITY: nobody signs themselves above the level the policy gives them.
         if body.level > level {
             let problems = vec![ApprovalProblem::Level(body.level)];
@@ -118,11 +122,10 @@ impl EmbeddedPlane {
 
     fn check_statement(
         &self,
-        run: &RunId,
-        approval: &Approval,
-        trusted: &TrustedKeys,
+        incoming: &IncomingStatement<'_>,
         now: Timestamp,
     ) -> Result<(), ApproveError> {
+        let IncomingStatement { run, approval, trusted } = *incoming;
         let row = self.store().run(run)?;
         let wanted = Wanted {
             run_id: run,

@@ -212,8 +212,8 @@ fn filter_of(query: ListQuery) -> Result<ListingFilter, HttpError> {
     };
     let mut states = Vec::new();
     if let Some(name) = query.state {
-        let state = RunState::ALL.into_iter().find(|state| state.as_str() == name);
-        let state = state.ok_or_else(|| HttpError::bad_request("state names no state of a run"))?;
+        let state = RunState::parse(&name)
+            .ok_or_else(|| HttpError::bad_request("state names no state of a run"))?;
         states.push(state);
     }
     if let Some(name) = query.status {

@@ -1,11 +1,12 @@
 //! Approvals in the store: a statement and what it leads to are one transaction.
 
 use rusqlite::{Connection, OptionalExtension as _, params};
-use warrant_protocol::{RunId, RunState, Timestamp};
+use warrant_protocol::{RunId, RunState, Timestamp, Transition};
 
 use super::read::id_column;
 use super::rows::{ApprovalRow, ApprovalStep, ApprovedContract, KeptApproval};
-use super::steps::{append_all, conflict, in_state, timestamp_column};
+use super::states::{StateChange, in_state};
+use super::steps::{append_all, conflict, timestamp_column};
 use super::{Durability, Store, StoreError, queue};
 
 impl Store {
@@ -18,7 +19,7 @@ impl Store {
     pub fn approve(&self, run: &RunId, step: ApprovalStep) -> Result<(), StoreError> {
         let run = run.clone();
         self.write(Durability::Now, move |connection| {
-            let seq = in_state(connection, &run, &[RunState::AwaitingApproval])?;
+            let seq = waiting(connection, &run)?;
             if let Some(given) = &step.given {
                 insert_approval(connection, seq, given)?;
             }
@@ -69,16 +70,26 @@ impl Store {
     /// [`StoreError`] when the store cannot be read.
     pub fn approved_and_waiting(&self) -> Result<Vec<RunId>, StoreError> {
         self.read(|connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT id FROM runs WHERE state = ? AND EXISTS (
+            let is_waiting = in_state(RunState::AwaitingApproval);
+            let mut statement = connection.prepare_cached(&format!(
+                "SELECT id FROM runs WHERE {is_waiting} AND EXISTS (
                    SELECT 1 FROM approvals WHERE approvals.run = runs.seq AND used_at IS NULL)
-                 ORDER BY seq",
-            )?;
-            let state = RunState::AwaitingApproval.as_str();
-            let rows = statement.query_map([state], |row| id_column(row, 0))?;
+                 ORDER BY seq"
+            ))?;
+            let rows = statement.query_map([], |row| id_column(row, 0))?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
     }
+}
+
+/// Returns the place of a run that waits for approval.
+fn waiting(connection: &Connection, run: &RunId) -> Result<i64, StoreError> {
+    let is_waiting = in_state(RunState::AwaitingApproval);
+    let seq = connection
+        .prepare_cached(&format!("SELECT seq FROM runs WHERE id = ? AND {is_waiting}"))?
+        .query_row([run.as_str()], |row| row.get(0))
+        .optional()?;
+    seq.ok_or_else(|| conflict(connection, run))
 }
 
 /// Keeps an approval; one of the same person stands in its way until it has run out.
@@ -138,11 +149,13 @@ fn issue(
     let turn = queue::next_turn(connection, &pool, &requester)?;
     connection
         .execute("UPDATE papers SET contract = ? WHERE run = ?", params![issued.contract, seq])?;
+    let approve = StateChange {
+        transitions: &[Transition::Approve],
+        assigned: "turn = ?, updated_at = ?",
+        run: "seq = ?",
+    };
     let count = connection
-        .prepare_cached(
-            "UPDATE runs SET state = 'queued', turn = ?, updated_at = ? WHERE seq = ?
-             RETURNING event_count",
-        )?
+        .prepare_cached(&format!("{} RETURNING event_count", approve.sql()?))?
         .query_row(params![turn, at.unix_ms(), seq], |row| row.get(0))
         .optional()?;
     let count = count.ok_or_else(|| conflict(connection, run))?;

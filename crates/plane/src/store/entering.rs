@@ -2,11 +2,12 @@
 //! denied.
 
 use rusqlite::{Connection, params};
-use warrant_protocol::{RunState, Timestamp};
+use warrant_protocol::{RunState, Timestamp, Transition};
 
 use super::StoreError;
 use super::queue;
 use super::rows::{Entry, EventRow, NewRun, Owner, Sealing};
+use super::states::first_state;
 use super::steps::{insert_events, insert_receipt};
 
 pub(super) fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), StoreError> {
@@ -72,7 +73,7 @@ struct Entered<'a> {
 impl<'a> Entered<'a> {
     fn of(connection: &Connection, run: &'a NewRun) -> Result<Self, StoreError> {
         let bare = Self {
-            state: RunState::AwaitingApproval,
+            state: first_state(Transition::Ask)?,
             contract: None,
             events: &[],
             turn: 0,
@@ -82,14 +83,14 @@ impl<'a> Entered<'a> {
         };
         Ok(match &run.entry {
             Entry::Queued { contract, events } => Self {
-                state: RunState::Queued,
+                state: first_state(Transition::Allow)?,
                 contract: Some(contract),
                 events,
                 turn: queue::next_turn(connection, &run.pool, &run.requested_by)?,
                 ..bare
             },
             Entry::Leased { contract, events, owner } => Self {
-                state: RunState::Leased,
+                state: leased(first_state(Transition::Allow)?)?,
                 contract: Some(contract),
                 events,
                 owner: Some(owner),
@@ -97,12 +98,30 @@ impl<'a> Entered<'a> {
             },
             Entry::AwaitingApproval { deadline } => Self { deadline: Some(*deadline), ..bare },
             Entry::Sealed(sealing) => Self {
-                state: sealing.state,
+                state: sealed_at_once(sealing.state)?,
                 contract: sealing.contract.as_deref(),
                 events: &sealing.events,
                 sealing: Some(sealing),
                 ..bare
             },
         })
+    }
+}
+
+/// A run that its own process leases before it is written.
+fn leased(state: RunState) -> Result<RunState, StoreError> {
+    state.after(Transition::Claim).map_err(|error| {
+        tracing::error!(%error, "a run cannot enter leased");
+        StoreError::Malformed("first state")
+    })
+}
+
+/// A run that enters with its receipt: only some ends are also a beginning.
+fn sealed_at_once(state: RunState) -> Result<RunState, StoreError> {
+    let begins = [Transition::Deny, Transition::Note];
+    let is_it = |transition: &Transition| RunState::first(*transition) == Some(state);
+    match begins.iter().any(is_it) {
+        true => Ok(state),
+        false => Err(StoreError::Malformed("first state")),
     }
 }

@@ -2,17 +2,18 @@
 
 use rusqlite::{OptionalExtension as _, params};
 use warrant_protocol::port::LeaseKey;
-use warrant_protocol::{RunId, RunState, Timestamp};
+use warrant_protocol::{RunId, RunState, Timestamp, Transition};
 
 use super::commit::Rider;
 use super::entering::insert_run;
-use super::rows::{Appended, ApprovalRow, Completion, EventRow, NewRun, Owner, Sealing, Submitted};
+use super::rows::{Appended, Completion, EventRow, NewRun, Owner, Sealing, Submitted};
 use super::snapshots::tick;
+use super::states::{StateChange, in_states};
 use super::steps::{
-    append_all, conflict, end, has_receipt, held, in_state, insert_receipt, place_row, run_of_key,
-    seal_run, take,
+    append_all, conflict, end, has_receipt, held, insert_receipt, place_row, run_of_key, seal_run,
+    take,
 };
-use super::{Durability, Store, StoreError, blobs, queue};
+use super::{Durability, Store, StoreError, blobs};
 
 impl Store {
     /// Keeps a new run, judged.
@@ -54,7 +55,7 @@ impl Store {
         let key = LeaseKey { run: run.clone(), epoch: epoch + 1 };
         // Nothing has happened yet: if power is cut now, nothing is missed.
         self.write(Durability::WithNext, move |connection| {
-            let place = take(connection, &key, (&owner, RunState::Leased))?;
+            let place = take(connection, &key, (&owner, &[Transition::Claim]))?;
             append_all(connection, place, (&key.run, &events))
         })
     }
@@ -80,7 +81,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let key = lease.clone();
         self.write(Durability::Now, move |connection| {
-            let place = take(connection, &key, (&owner, RunState::Running))?;
+            let place = take(connection, &key, (&owner, &[Transition::Claim, Transition::Start]))?;
             let events = build(tick(connection, "starts")?)?;
             append_all(connection, place, (&key.run, &events))
         })
@@ -98,12 +99,12 @@ impl Store {
     ) -> Result<Option<String>, StoreError> {
         let run = run.clone();
         self.write(Durability::WithNext, move |connection| {
+            let is_held = in_states(RunState::is_held);
             let stop: Option<Option<String>> = connection
-                .prepare_cached(
+                .prepare_cached(&format!(
                     "UPDATE runs SET lease_until = max(?, lease_until)
-                     WHERE id = ? AND epoch = ? AND state IN ('leased', 'running', 'stopping')
-                     RETURNING stop_by",
-                )?
+                     WHERE id = ? AND epoch = ? AND {is_held} RETURNING stop_by"
+                ))?
                 .query_row(params![until.unix_ms(), run.as_str(), epoch], |row| row.get(0))
                 .optional()?;
             stop.ok_or_else(|| conflict(connection, &run))
@@ -117,12 +118,14 @@ impl Store {
     pub fn request_stop(&self, run: &RunId, by: &str, at: Timestamp) -> Result<(), StoreError> {
         let (run, by) = (run.clone(), by.to_owned());
         self.write(Durability::Now, move |connection| {
-            let changed = connection.execute(
-                "UPDATE runs SET state = 'stopping', stop_by = coalesce(stop_by, ?),
-                   stop_at = coalesce(stop_at, ?), updated_at = ?
-                 WHERE id = ? AND state IN ('running', 'stopping')",
-                params![by, at.unix_ms(), at.unix_ms(), run.as_str()],
-            )?;
+            let stop = StateChange {
+                transitions: &[Transition::Stop],
+                assigned: "stop_by = coalesce(stop_by, ?), stop_at = coalesce(stop_at, ?),
+                  updated_at = ?",
+                run: "id = ?",
+            };
+            let changed = connection
+                .execute(&stop.sql()?, params![by, at.unix_ms(), at.unix_ms(), run.as_str()])?;
             if changed == 0 { Err(conflict(connection, &run)) } else { Ok(()) }
         })
     }
@@ -140,13 +143,13 @@ impl Store {
     ) -> Result<(), StoreError> {
         let LeaseKey { run, epoch } = lease.clone();
         self.write(Durability::Now, move |connection| {
+            let requeue = StateChange {
+                transitions: &[Transition::Requeue],
+                assigned: "owner = NULL, runner = NULL, lease_until = NULL, updated_at = ?",
+                run: "id = ? AND epoch = ?",
+            };
             let place = connection
-                .prepare_cached(
-                    "UPDATE runs SET state = 'queued', owner = NULL, runner = NULL,
-                       lease_until = NULL, updated_at = ?
-                     WHERE id = ? AND epoch = ? AND state = 'leased'
-                     RETURNING seq, event_count",
-                )?
+                .prepare_cached(&format!("{} RETURNING seq, event_count", requeue.sql()?))?
                 .query_row(params![at.unix_ms(), run.as_str(), epoch], place_row)
                 .optional()?;
             let place = place.ok_or_else(|| conflict(connection, &run))?;
@@ -161,9 +164,12 @@ impl Store {
     /// [`StoreError`] when nothing could be kept.
     pub fn prolong_leases(&self, until: Timestamp) -> Result<(), StoreError> {
         self.write(Durability::Now, move |connection| {
+            let is_held = in_states(RunState::is_held);
             connection.execute(
-                "UPDATE runs SET lease_until = max(lease_until, ?)
-                 WHERE owner IS NULL AND state IN ('leased', 'running', 'stopping')",
+                &format!(
+                    "UPDATE runs SET lease_until = max(lease_until, ?)
+                     WHERE owner IS NULL AND {is_held}"
+                ),
                 [until.unix_ms()],
             )?;
             Ok(())
@@ -177,11 +183,13 @@ impl Store {
     pub fn hand_back(&self, run: &RunId, epoch: u64, at: Timestamp) -> Result<(), StoreError> {
         let run = run.clone();
         self.write(Durability::Now, move |connection| {
-            let changed = connection.execute(
-                "UPDATE runs SET state = 'queued', owner = NULL, lease_until = NULL, updated_at = ?
-                 WHERE id = ? AND epoch = ? AND state = 'leased'",
-                params![at.unix_ms(), run.as_str(), epoch],
-            )?;
+            let requeue = StateChange {
+                transitions: &[Transition::Requeue],
+                assigned: "owner = NULL, lease_until = NULL, updated_at = ?",
+                run: "id = ? AND epoch = ?",
+            };
+            let changed =
+                connection.execute(&requeue.sql()?, params![at.unix_ms(), run.as_str(), epoch])?;
             if changed == 0 { Err(conflict(connection, &run)) } else { Ok(()) }
         })
     }
@@ -200,12 +208,13 @@ impl Store {
     ) -> Result<(), StoreError> {
         let LeaseKey { run, epoch } = lease.clone();
         self.write(Durability::Now, move |connection| {
+            let start = StateChange {
+                transitions: &[Transition::Start],
+                assigned: "updated_at = ?",
+                run: "id = ? AND epoch = ?",
+            };
             let place = connection
-                .prepare_cached(
-                    "UPDATE runs SET state = 'running', updated_at = ?
-                     WHERE id = ? AND epoch = ? AND state = 'leased'
-                     RETURNING seq, event_count",
-                )?
+                .prepare_cached(&format!("{} RETURNING seq, event_count", start.sql()?))?
                 .query_row(params![at.unix_ms(), run.as_str(), epoch], place_row)
                 .optional()?;
             let place = place.ok_or_else(|| conflict(connection, &run))?;
@@ -275,7 +284,7 @@ impl Store {
                 (&completion.receipt_hash, &completion.receipt),
                 completion.at,
             )?;
-            end(connection, place.0, completion.state, completion.at)
+            end(connection, (place.0, &run), completion.state, completion.at)
         })
     }
 
@@ -288,11 +297,11 @@ impl Store {
     pub fn seal(&self, run: &RunId, epoch: u64, sealing: Sealing) -> Result<(), StoreError> {
         let run = run.clone();
         self.write(Durability::Now, move |connection| {
+            let is_live = in_states(|state| !state.is_terminal());
             let place = connection
-                .prepare_cached(
-                    "SELECT seq, event_count FROM runs WHERE id = ? AND epoch = ?
-                     AND state IN ('awaiting_approval', 'queued', 'leased', 'running', 'stopping')",
-                )?
+                .prepare_cached(&format!(
+                    "SELECT seq, event_count FROM runs WHERE id = ? AND epoch = ? AND {is_live}"
+                ))?
                 .query_row(params![run.as_str(), epoch], place_row)
                 .optional()?;
             let place = place.ok_or_else(|| conflict(connection, &run))?;

@@ -4,9 +4,10 @@
 //! before the pool's present turn. So whoever brings thousands delays only themselves.
 
 use rusqlite::{Connection, params};
-use warrant_protocol::RunId;
+use warrant_protocol::{RunId, RunState};
 
 use super::read::id_column;
+use super::states::in_state;
 use super::{Store, StoreError};
 
 /// What a run costs of its requester's turns.
@@ -45,16 +46,17 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<Candidate>, StoreError> {
         self.read(|connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT id, epoch FROM runs WHERE state = 'queued' AND pool = ?1 AND is_local = 0
+            let is_queued = in_state(RunState::Queued);
+            let mut statement = connection.prepare_cached(&format!(
+                "SELECT id, epoch FROM runs WHERE {is_queued} AND pool = ?1 AND is_local = 0
                    AND (?2 IS NULL
                      OR coalesce(isolation, 'process') IN (SELECT value FROM json_each(?2)))
                    AND (?3 IS NULL OR agent_kind IN (SELECT value FROM json_each(?3)))
                    AND (?4 IS NULL OR NOT EXISTS (
                      SELECT 1 FROM papers, json_each(contract, '$.requiredPosture') AS wanted
                      WHERE papers.run = runs.seq AND wanted.value NOT IN (SELECT value FROM json_each(?4))))
-                 ORDER BY priority DESC, turn, seq LIMIT ?5",
-            )?;
+                 ORDER BY priority DESC, turn, seq LIMIT ?5"
+            ))?;
             let Abilities { isolations, agent_kinds, posture } = abilities;
             let rows = statement
                 .query_map(params![pool, isolations, agent_kinds, posture, limit], |row| {
@@ -70,10 +72,10 @@ impl Store {
     /// [`StoreError`] when the store cannot be read.
     pub fn queued_by_pool(&self) -> Result<Vec<(String, u64)>, StoreError> {
         self.read(|connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT pool, count(*) FROM runs WHERE state = 'queued' AND is_local = 0
-                 GROUP BY pool",
-            )?;
+            let is_queued = in_state(RunState::Queued);
+            let mut statement = connection.prepare_cached(&format!(
+                "SELECT pool, count(*) FROM runs WHERE {is_queued} AND is_local = 0 GROUP BY pool"
+            ))?;
             let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
             Ok(rows.collect::<Result<_, _>>()?)
         })

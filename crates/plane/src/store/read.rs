@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use warrant_protocol::{Digest, RunId, RunState, Timestamp};
 
 use super::rows::{ApprovalRow, EventRow};
+use super::states::{in_state, in_states};
 use super::steps::{digest_column, timestamp_column};
 use super::{Store, StoreError};
 
@@ -160,11 +161,11 @@ impl Store {
     /// [`StoreError`] when the store cannot be read.
     pub fn live(&self) -> Result<Vec<LiveRun>, StoreError> {
         self.read(|connection| {
-            let mut statement = connection.prepare_cached(
+            let is_live = in_states(|state| !state.is_terminal());
+            let mut statement = connection.prepare_cached(&format!(
                 "SELECT id, state, epoch, owner, lease_until, deadline, stop_at, runner FROM runs
-                 WHERE state IN ('awaiting_approval', 'queued', 'leased', 'running', 'stopping')
-                 ORDER BY state, seq",
-            )?;
+                 WHERE {is_live} ORDER BY state, seq"
+            ))?;
             let rows = statement.query_map([], live_row)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
@@ -176,11 +177,11 @@ impl Store {
     /// [`StoreError`] when the store cannot be read.
     pub fn leased_remotely(&self) -> Result<Vec<LiveRun>, StoreError> {
         self.read(|connection| {
-            let mut statement = connection.prepare_cached(
+            let is_held = in_states(RunState::is_held);
+            let mut statement = connection.prepare_cached(&format!(
                 "SELECT id, state, epoch, owner, lease_until, deadline, stop_at, runner FROM runs
-                 WHERE state IN ('leased', 'running', 'stopping') AND owner IS NULL
-                 ORDER BY seq",
-            )?;
+                 WHERE {is_held} AND owner IS NULL ORDER BY seq"
+            ))?;
             let rows = statement.query_map([], live_row)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
@@ -192,8 +193,9 @@ impl Store {
     /// [`StoreError`] when the store cannot be read.
     pub fn next_queued(&self, pool: &str) -> Result<Option<RunRow>, StoreError> {
         self.read(|connection| {
+            let is_queued = in_state(RunState::Queued);
             let sql = format!(
-                "SELECT {COLUMNS} FROM {RUNS} WHERE state = 'queued' AND pool = ?
+                "SELECT {COLUMNS} FROM {RUNS} WHERE {is_queued} AND pool = ?
                  ORDER BY priority DESC, turn, runs.seq LIMIT 1"
             );
             Ok(collect(connection, &sql, params![pool])?.pop())
@@ -206,8 +208,9 @@ impl Store {
     /// [`StoreError`] when the store cannot be read.
     pub fn awaiting(&self, request_hash: &Digest) -> Result<Vec<RunRow>, StoreError> {
         self.read(|connection| {
+            let is_waiting = in_state(RunState::AwaitingApproval);
             let sql = format!(
-                "SELECT {COLUMNS} FROM {RUNS} WHERE state = 'awaiting_approval'
+                "SELECT {COLUMNS} FROM {RUNS} WHERE {is_waiting}
                  AND request_hash = ? ORDER BY runs.seq"
             );
             collect(connection, &sql, params![request_hash.as_bytes()])
@@ -220,8 +223,9 @@ impl Store {
     /// [`StoreError`] when the store cannot be read.
     pub fn count_awaiting(&self, requested_by: &str, now: Timestamp) -> Result<u64, StoreError> {
         self.read(|connection| {
+            let is_waiting = in_state(RunState::AwaitingApproval);
             let sql = format!(
-                "SELECT count(*) FROM {RUNS} WHERE state = 'awaiting_approval'
+                "SELECT count(*) FROM {RUNS} WHERE {is_waiting}
                  AND requested_by = ? AND deadline > ?"
             );
             let mut statement = connection.prepare_cached(&sql)?;
@@ -235,8 +239,9 @@ impl Store {
     /// [`StoreError`] when the store cannot be read.
     pub fn queued(&self, request_hash: &Digest) -> Result<Vec<RunRow>, StoreError> {
         self.read(|connection| {
+            let is_queued = in_state(RunState::Queued);
             let sql = format!(
-                "SELECT {COLUMNS} FROM {RUNS} WHERE state = 'queued'
+                "SELECT {COLUMNS} FROM {RUNS} WHERE {is_queued}
                  AND request_hash = ? ORDER BY runs.seq"
             );
             collect(connection, &sql, params![request_hash.as_bytes()])
@@ -281,10 +286,10 @@ impl Store {
     /// [`StoreError`] when the store cannot be read.
     pub fn holds(&self, run: &RunId, epoch: u64) -> Result<bool, StoreError> {
         self.read(|connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT 1 FROM runs WHERE id = ? AND epoch = ?
-                 AND state IN ('leased', 'running', 'stopping')",
-            )?;
+            let is_held = in_states(RunState::is_held);
+            let mut statement = connection.prepare_cached(&format!(
+                "SELECT 1 FROM runs WHERE id = ? AND epoch = ? AND {is_held}"
+            ))?;
             Ok(statement.exists(params![run.as_str(), epoch])?)
         })
     }
@@ -428,8 +433,7 @@ pub(super) fn id_column(row: &Row<'_>, index: usize) -> rusqlite::Result<RunId> 
 
 pub(super) fn state_column(row: &Row<'_>, index: usize) -> rusqlite::Result<RunState> {
     let name: String = row.get(index)?;
-    let state = RunState::ALL.into_iter().find(|state| state.as_str() == name);
-    state.ok_or_else(|| malformed(index, StoreError::Malformed("state")))
+    RunState::parse(&name).ok_or_else(|| malformed(index, StoreError::Malformed("state")))
 }
 
 pub(super) fn malformed(

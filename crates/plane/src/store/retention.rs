@@ -11,9 +11,10 @@ use std::io::Read as _;
 
 use rusqlite::{Connection, params};
 use serde_json::Value;
-use warrant_protocol::{Digest, Timestamp};
+use warrant_protocol::{Digest, RunState, Timestamp};
 
 use super::blobs::file_of;
+use super::states::in_states;
 use super::{Durability, Store, StoreError};
 
 /// How long a blob is kept after it was stored, whatever names it.
@@ -26,8 +27,10 @@ const MAX_ENVELOPE_BYTES: u64 = 4 * 1024 * 1024;
 const BATCH: usize = 256;
 
 /// Which runs still hold on to what they name: those under way, and those that ended not long ago.
-const STILL_KEPT: &str = "WHERE (runs.updated_at >= ?1
-  OR runs.state NOT IN ('denied', 'completed', 'failed', 'cancelled', 'lost', 'expired'))";
+fn still_kept() -> String {
+    let is_live = in_states(|state| !state.is_terminal());
+    format!("WHERE (runs.updated_at >= ?1 OR {is_live})")
+}
 
 /// What a sweep removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,9 +48,12 @@ impl Store {
     /// [`StoreError`] when the store failed; then nothing was removed.
     pub fn sweep_runs(&self, ended_before: Timestamp) -> Result<u64, StoreError> {
         self.write(Durability::Now, move |connection| {
+            let has_ended = in_states(RunState::is_terminal);
             connection.execute(
-                "INSERT INTO sweeping (run) SELECT seq FROM runs WHERE updated_at < ?
-                 AND state IN ('denied', 'completed', 'failed', 'cancelled', 'lost', 'expired')",
+                &format!(
+                    "INSERT INTO sweeping (run) SELECT seq FROM runs WHERE updated_at < ?
+                     AND {has_ended}"
+                ),
                 [ended_before.unix_ms()],
             )?;
             for table in ["events", "receipts", "approvals", "papers"] {
@@ -110,6 +116,8 @@ impl Store {
         let ended_before = ended_before.unix_ms();
         let (mut named, envelopes) = self.read_aside(|connection| {
             let mut named = HashSet::new();
+            let still_kept = still_kept();
+            let has_chain = in_states(|state| state.is_held() || state == RunState::Queued);
             for query in [
                 "SELECT request ->> '$.workspace.bundleHash' FROM runs JOIN papers ON papers.run = runs.seq",
                 "SELECT request ->> '$.workspace.dirtyDiffHash' FROM runs JOIN papers ON papers.run = runs.seq",
@@ -122,19 +130,19 @@ impl Store {
                  FROM runs JOIN receipts ON receipts.run = runs.seq,
                  json_each(receipts.body, '$.boundaryDisclosures') AS kept",
             ] {
-                collect(connection, &mut named, &format!("{query} {STILL_KEPT}"), ended_before)?;
+                collect(connection, &mut named, &format!("{query} {still_kept}"), ended_before)?;
             }
             for member in ["hash", "contentHash"] {
                 let sql = format!(
                     "SELECT body ->> '$.event.{member}' FROM events JOIN runs ON runs.seq = events.run
-                     {STILL_KEPT} AND state IN ('queued', 'leased', 'running', 'stopping')"
+                     {still_kept} AND {has_chain}"
                 );
                 collect(connection, &mut named, &sql, ended_before)?;
             }
             let mut envelopes = HashSet::new();
             let query = "SELECT request ->> '$.continuation.envelopeHash'
                          FROM runs JOIN papers ON papers.run = runs.seq";
-            let sql = format!("{query} {STILL_KEPT}");
+            let sql = format!("{query} {still_kept}");
             collect(connection, &mut envelopes, &sql, ended_before)?;
             Ok((named, envelopes))
         })?;

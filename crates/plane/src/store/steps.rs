@@ -2,9 +2,10 @@
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use warrant_protocol::port::LeaseKey;
-use warrant_protocol::{Digest, RunId, RunState, Timestamp};
+use warrant_protocol::{Digest, RunId, RunState, Timestamp, Transition};
 
 use super::rows::{EventRow, Owner, Sealing};
+use super::states::{StateChange, in_states};
 use super::{StoreError, queue};
 
 pub(super) fn seal_run(
@@ -20,7 +21,7 @@ pub(super) fn seal_run(
     }
     append_all(connection, (seq, count), (run, &sealing.events))?;
     insert_receipt(connection, seq, (&sealing.receipt_hash, &sealing.receipt), sealing.at)?;
-    end(connection, seq, sealing.state, sealing.at)
+    end(connection, (seq, run), sealing.state, sealing.at)
 }
 
 /// A run's place in the order of arrival, and how many events its chain has.
@@ -34,16 +35,16 @@ pub(super) fn place_row(row: &Row<'_>) -> rusqlite::Result<Place> {
 pub(super) fn take(
     connection: &Connection,
     lease: &LeaseKey,
-    (owner, state): (&Owner, RunState),
+    (owner, transitions): (&Owner, &[Transition]),
 ) -> Result<Place, StoreError> {
     let LeaseKey { run, epoch } = lease;
+    let taking = StateChange {
+        transitions,
+        assigned: "epoch = ?5, owner = ?1, runner = ?2, lease_until = ?3, updated_at = ?4",
+        run: "id = ?6 AND epoch = ?5 - 1",
+    };
     let taken = connection
-        .prepare_cached(
-            "UPDATE runs SET state = ?7, epoch = ?5, owner = ?1, runner = ?2,
-               lease_until = ?3, updated_at = ?4
-             WHERE id = ?6 AND epoch = ?5 - 1 AND state = 'queued'
-             RETURNING seq, event_count, pool, turn",
-        )?
+        .prepare_cached(&format!("{} RETURNING seq, event_count, pool, turn", taking.sql()?))?
         .query_row(
             params![
                 owner.liveness,
@@ -52,7 +53,6 @@ pub(super) fn take(
                 owner.at.unix_ms(),
                 epoch,
                 run.as_str(),
-                state.as_str(),
             ],
             |row| Ok((place_row(row)?, row.get::<_, String>(2)?, row.get::<_, i64>(3)?)),
         )
@@ -116,19 +116,21 @@ pub(super) fn insert_receipt(
     Ok(())
 }
 
+/// Ends a run in `state`, if the table lets it end there from where it stands.
 pub(super) fn end(
     connection: &Connection,
-    seq: i64,
+    (seq, run): (i64, &RunId),
     state: RunState,
     at: Timestamp,
 ) -> Result<(), StoreError> {
-    connection
-        .prepare_cached(
-            "UPDATE runs SET state = ?, updated_at = ?, owner = NULL, lease_until = NULL
-             WHERE seq = ?",
-        )?
-        .execute(params![state.as_str(), at.unix_ms(), seq])?;
-    Ok(())
+    let ending = Transition::ending(state).ok_or(StoreError::Malformed("end of a run"))?;
+    let change = StateChange {
+        transitions: &[ending],
+        assigned: "updated_at = ?, owner = NULL, lease_until = NULL",
+        run: "seq = ?",
+    };
+    let changed = connection.prepare_cached(&change.sql()?)?.execute(params![at.unix_ms(), seq])?;
+    if changed == 0 { Err(conflict(connection, run)) } else { Ok(()) }
 }
 
 pub(super) fn run_of_key(connection: &Connection, key: &str) -> Result<Option<RunId>, StoreError> {
@@ -154,29 +156,12 @@ pub(super) fn has_receipt(
     Ok(found.is_some())
 }
 
-pub(super) fn in_state(
-    connection: &Connection,
-    run: &RunId,
-    states: &[RunState],
-) -> Result<i64, StoreError> {
-    let (seq, state): (i64, String) = connection
-        .prepare_cached("SELECT seq, state FROM runs WHERE id = ?")?
-        .query_row([run.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?
-        .ok_or_else(|| StoreError::UnknownRun(run.to_string()))?;
-    if states.iter().any(|wanted| wanted.as_str() == state) {
-        Ok(seq)
-    } else {
-        Err(StoreError::Conflict { run: run.to_string(), state })
-    }
-}
-
 pub(super) fn held(connection: &Connection, run: &RunId, epoch: u64) -> Result<Place, StoreError> {
+    let is_held = in_states(RunState::is_held);
     let place = connection
-        .prepare_cached(
-            "SELECT seq, event_count FROM runs WHERE id = ? AND epoch = ?
-             AND state IN ('leased', 'running', 'stopping')",
-        )?
+        .prepare_cached(&format!(
+            "SELECT seq, event_count FROM runs WHERE id = ? AND epoch = ? AND {is_held}"
+        ))?
         .query_row(params![run.as_str(), epoch], place_row)
         .optional()?;
     place.ok_or_else(|| conflict(connection, run))

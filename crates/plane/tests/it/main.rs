@@ -14,5 +14,6 @@ mod http;
 mod journal;
 mod model;
 mod secrets;
+mod states;
 mod store;
 mod support;

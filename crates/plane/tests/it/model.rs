@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use warrant_plane::store::{Completion, Sealing};
-use warrant_protocol::{Digest, RunState};
+use warrant_protocol::{Digest, RunState, Transition};
 
 use crate::support::{at, event, lease, owner, queued, run_id, store};
 
@@ -57,38 +57,35 @@ fn model(runs: &mut BTreeMap<u64, Modeled>, operation: Operation) -> bool {
         | Operation::Seal(run, _) => run,
     };
     let Some(run) = runs.get_mut(&number) else { return false };
-    let is_held = |epoch: u64, run: &Modeled| {
-        run.epoch == epoch && matches!(run.state, RunState::Leased | RunState::Running)
+    let is_held = |epoch: u64, run: &Modeled| run.epoch == epoch && run.state.is_held();
+    let (transition, epoch) = match operation {
+        Operation::Submit(_) => return false,
+        Operation::Append(_, epoch) => {
+            let is_allowed = is_held(epoch, run);
+            run.events += u64::from(is_allowed);
+            return is_allowed;
+        }
+        Operation::Complete(_, _, receipt) if run.receipt == Some(receipt.to_string()) => {
+            return true;
+        }
+        Operation::Complete(_, epoch, _) => (Transition::Complete, epoch),
+        Operation::Claim(_, epoch) => (Transition::Claim, epoch),
+        Operation::HandBack(_, epoch) => (Transition::Requeue, epoch),
+        Operation::Start(_, epoch) => (Transition::Start, epoch),
+        Operation::Seal(_, epoch) => (Transition::Lose, epoch),
     };
-    match operation {
-        Operation::Submit(_) => false,
-        Operation::Claim(_, epoch) if run.state == RunState::Queued && run.epoch == epoch => {
-            (run.state, run.epoch) = (RunState::Leased, epoch + 1);
-            true
-        }
-        Operation::HandBack(_, epoch) if run.state == RunState::Leased && run.epoch == epoch => {
-            run.state = RunState::Queued;
-            true
-        }
-        Operation::Start(_, epoch) if run.state == RunState::Leased && run.epoch == epoch => {
-            run.state = RunState::Running;
-            true
-        }
-        Operation::Append(_, epoch) if is_held(epoch, run) => {
-            run.events += 1;
-            true
-        }
-        Operation::Complete(_, _, receipt) if run.receipt == Some(receipt.to_string()) => true,
-        Operation::Complete(_, epoch, receipt) if is_held(epoch, run) => {
-            (run.state, run.receipt) = (RunState::Completed, Some(receipt.to_string()));
-            true
-        }
-        Operation::Seal(_, epoch) if run.epoch == epoch && !run.state.is_terminal() => {
-            (run.state, run.receipt) = (RunState::Lost, Some("lost".into()));
-            true
-        }
-        _ => false,
+    let Ok(after) = run.state.after(transition) else { return false };
+    if run.epoch != epoch {
+        return false;
     }
+    run.state = after;
+    match operation {
+        Operation::Claim(..) => run.epoch += 1,
+        Operation::Complete(_, _, receipt) => run.receipt = Some(receipt.to_string()),
+        Operation::Seal(..) => run.receipt = Some("lost".into()),
+        _ => {}
+    }
+    true
 }
 
 proptest! {

@@ -241,7 +241,7 @@ impl Reader<'_> {
 
     fn sealing(&mut self) -> Option<Sealing> {
         let state = self.text()?;
-        let state = RunState::ALL.into_iter().find(|known| known.as_str() == state)?;
+        let state = RunState::parse(&state)?;
         let contract = self.perhaps()?;
         let mut events = Vec::new();
         for _ in 0..self.number()? {
