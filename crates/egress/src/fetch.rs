@@ -18,7 +18,7 @@ use crate::decision::{Decision, Totals, Why};
 use crate::gate::{Destination, Gate};
 use crate::head::{Framing, ResponseHead, parse_response};
 use crate::host::{Host, InvalidHost, sanitize};
-use crate::ledger::{Ledger, Subject, Tally};
+use crate::ledger::{Ledger, LedgerBounds, Subject, Tally};
 use crate::options::Options;
 use crate::pipe::{fill, fill_more, within};
 use crate::rules::Rules;
@@ -147,7 +147,7 @@ impl Client {
     ) -> Result<Self, FetchError> {
         let tls = tls::client_config(&options.extra_roots);
         let tls = tls.map_err(|error| FetchError::Setup(io::Error::other(error)))?;
-        let ledger = Ledger::new(reporter, options.max_decisions);
+        let ledger = Ledger::new(reporter, LedgerBounds::of(&options));
         Ok(Self { gate: Arc::new(Gate::new(rules, options, ledger)), tls })
     }
 

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 
 use crate::decision::{Decision, Totals, Why};
 use crate::model::ModelCall;
+use crate::options::Options;
 
 /// What a reporter is: called on the proxy's own thread, it must not block for long.
 pub(crate) type Reporter = Arc<dyn Fn(Decision) + Send + Sync>;
@@ -21,11 +22,34 @@ const MOST_MODELS: usize = 64;
 /// All decisions of one proxy.
 pub(crate) struct Ledger {
     reporter: Reporter,
-    kinds: Mutex<HashMap<Kind, Arc<Count>>>,
-    max_kinds: usize,
+    kinds: Mutex<Kinds>,
+    bounds: LedgerBounds,
     models: Mutex<HashSet<(String, ModelCall)>>,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
+}
+
+/// How many kinds of decisions are reported apart, allowed and blocked ones each by themselves: a
+/// flood of blocked names takes no room from an allowed destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LedgerBounds {
+    pub(crate) allowed: usize,
+    pub(crate) blocked: usize,
+}
+
+impl LedgerBounds {
+    /// Returns the bounds of one proxy.
+    pub(crate) const fn of(options: &Options) -> Self {
+        Self { allowed: options.max_decisions, blocked: options.max_blocked }
+    }
+}
+
+/// What was counted so far.
+#[derive(Default)]
+struct Kinds {
+    counts: HashMap<Kind, Arc<Count>>,
+    allowed: usize,
+    blocked: usize,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,11 +84,11 @@ pub(crate) struct Tally {
 }
 
 impl Ledger {
-    pub(crate) fn new(reporter: Reporter, max_kinds: usize) -> Arc<Self> {
+    pub(crate) fn new(reporter: Reporter, bounds: LedgerBounds) -> Arc<Self> {
         Arc::new(Self {
             reporter,
-            kinds: Mutex::new(HashMap::new()),
-            max_kinds,
+            kinds: Mutex::default(),
+            bounds,
             models: Mutex::default(),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
@@ -74,14 +98,16 @@ impl Ledger {
     /// Records a decision, and returns where its bytes are counted.
     ///
     /// Once there are too many kinds, a refusal is counted with the others; an allowed destination
-    /// cannot be recorded any more, and nothing is returned: the caller must refuse it.
+    /// cannot be recorded any more, and nothing is returned: the caller must refuse it. The refusal
+    /// is recorded under the destination's own name.
     pub(crate) fn record(self: &Arc<Self>, subject: &Subject, why: Why) -> Option<Tally> {
         let Subject { host, port, asked_address } = subject.clone();
         let kind = Kind { host, port, why, asked_address };
-        let count = match self.note(kind) {
+        let count = match self.note(kind.clone()) {
             Ok(count) => count,
             Err(Full) if why.is_allowed() => {
-                drop(self.note(others(0)));
+                let refused = Kind { why: Why::TooMany, ..kind };
+                drop(self.note(refused).or_else(|Full| self.note(others(0))));
                 return None;
             }
             Err(Full) => self.note(others(0)).ok()?,
@@ -105,7 +131,8 @@ impl Ledger {
 
     /// Reports what was counted since the first report of each kind.
     pub(crate) fn flush(&self) {
-        let mut kinds: Vec<(Kind, Arc<Count>)> = self.kinds().drain().collect();
+        let mut kinds: Vec<(Kind, Arc<Count>)> =
+            std::mem::take(&mut *self.kinds()).counts.into_iter().collect();
         kinds.sort_by(|(one, _), (two, _)| one.cmp(two));
         for (kind, count) in kinds {
             let repeats = count.repeats.load(Ordering::Relaxed);
@@ -130,23 +157,28 @@ impl Ledger {
 
     fn note(&self, kind: Kind) -> Result<Arc<Count>, Full> {
         let mut kinds = self.kinds();
-        if let Some(count) = kinds.get(&kind) {
+        if let Some(count) = kinds.counts.get(&kind) {
             if count.repeats.fetch_add(1, Ordering::Relaxed) == 0 {
                 *lock(&count.first_repeat) = Some(SystemTime::now());
             }
             return Ok(Arc::clone(count));
         }
-        if kinds.len() >= self.max_kinds && kind.host != OTHERS {
+        let (used, most) = match kind.why.is_allowed() {
+            true => (&mut kinds.allowed, self.bounds.allowed),
+            false => (&mut kinds.blocked, self.bounds.blocked),
+        };
+        if *used >= most && kind.host != OTHERS {
             return Err(Full);
         }
+        *used += 1;
         let count = Arc::new(Count::default());
-        kinds.insert(kind.clone(), Arc::clone(&count));
+        kinds.counts.insert(kind.clone(), Arc::clone(&count));
         drop(kinds);
         (self.reporter)(kind.decision(SystemTime::now()));
         Ok(count)
     }
 
-    fn kinds(&self) -> MutexGuard<'_, HashMap<Kind, Arc<Count>>> {
+    fn kinds(&self) -> MutexGuard<'_, Kinds> {
         lock(&self.kinds)
     }
 }
@@ -198,7 +230,8 @@ mod tests {
     fn ledger(max_kinds: usize) -> (Arc<Ledger>, Arc<Mutex<Vec<Decision>>>) {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&seen);
-        (Ledger::new(Arc::new(move |d| sink.lock().unwrap().push(d)), max_kinds), seen)
+        let bounds = LedgerBounds { allowed: max_kinds, blocked: max_kinds };
+        (Ledger::new(Arc::new(move |d| sink.lock().unwrap().push(d)), bounds), seen)
     }
 
     fn subject(host: &str) -> Subject {
@@ -220,16 +253,36 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_different_names_is_folded_and_opens_nothing() {
+    fn a_flood_of_blocked_names_is_counted_and_hides_no_allowed_destination() {
         let (ledger, seen) = ledger(3);
         for i in 0..100 {
             ledger.record(&subject(&format!("h{i}")), Why::NotListed).unwrap();
         }
-        assert!(ledger.record(&subject("new"), Why::Allowed).is_none());
+        for i in 0..3 {
+            ledger.record(&subject(&format!("upload{i}")), Why::Allowed).unwrap().add_out(7);
+        }
+        assert!(ledger.record(&subject("upload3"), Why::Allowed).is_none(), "it must be refused");
         ledger.flush();
         let seen = seen.lock().unwrap();
-        assert_eq!(seen.len(), 5);
-        assert_eq!(seen[4].count, 97);
-        assert!(seen.iter().all(|d| !d.allowed));
+        let allowed = seen.iter().filter(|d| d.allowed);
+        let sent: u64 = allowed.clone().map(|d| d.bytes_out).sum();
+        let mut hosts: Vec<&str> = allowed.map(|d| d.host.as_str()).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        assert_eq!((hosts, sent), (vec!["upload0", "upload1", "upload2"], 21));
+        let blocked = seen.iter().filter(|d| !d.allowed);
+        assert_eq!(blocked.map(|d| d.count).sum::<u64>(), 101, "every attempt is counted");
+    }
+
+    #[test]
+    fn an_allowed_destination_that_cannot_be_recorded_is_refused_under_its_own_name() {
+        let (ledger, seen) = ledger(2);
+        for host in ["a", "b"] {
+            ledger.record(&subject(host), Why::Allowed).unwrap();
+        }
+        assert!(ledger.record(&subject("c"), Why::Allowed).is_none());
+        let seen = seen.lock().unwrap();
+        let last = seen.last().unwrap();
+        assert_eq!((last.host.as_str(), last.allowed, last.why), ("c", false, Why::TooMany));
     }
 }

@@ -30,8 +30,11 @@ pub struct Options {
     pub max_dns_queries: u64,
     /// Names the DNS stub remembers.
     pub max_names: usize,
-    /// Different kinds of decisions reported apart.
+    /// Different allowed destinations that are reported; a further one is refused, because it could
+    /// not be recorded.
     pub max_decisions: usize,
+    /// Different blocked destinations that are reported apart; further ones are only counted.
+    pub max_blocked: usize,
     /// Time to look a name up and connect.
     pub connect_timeout: Duration,
     /// Time to send a whole head, a SOCKS request or a ClientHello.
@@ -57,6 +60,7 @@ impl Options {
             max_dns_queries: 100_000,
             max_names: 4096,
             max_decisions: 4096,
+            max_blocked: 16_384,
             connect_timeout: Duration::from_secs(15),
             head_timeout: Duration::from_secs(15),
             idle_timeout: Duration::from_secs(300),

@@ -15,7 +15,7 @@ use crate::decision::{Decision, Totals, Why};
 use crate::gate::{Destination, Gate};
 use crate::host::Host;
 use crate::http::{self, Door, End};
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, LedgerBounds};
 use crate::options::Options;
 use crate::pipe::{fill, within};
 use crate::rules::Rules;
@@ -74,7 +74,7 @@ pub fn serve(
 ) -> io::Result<Proxy> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    let ledger = Ledger::new(reporter, options.max_decisions);
+    let ledger = Ledger::new(reporter, LedgerBounds::of(&options));
     let has_v6 = listeners.transparent.iter().any(|l| l.local_addr().is_ok_and(|a| a.is_ipv6()));
     let families = if has_v6 { Families::Both } else { Families::V4 };
     let shared = Arc::new(Shared {
