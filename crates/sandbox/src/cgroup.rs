@@ -241,14 +241,12 @@ impl Group {
         field(&directory.join("pids.events"), "max").is_some_and(|count| count > 0)
     }
 
-    /// Returns the CPU time used so far, in milliseconds.
-    pub(crate) fn cpu_ms(&self) -> Option<u64> {
+    /// Returns the CPU time used so far, in microseconds.
+    pub(crate) fn cpu_us(&self) -> Option<u64> {
         match self.cpu.as_ref()? {
-            (Kind::Unified, directory) => {
-                field(&directory.join("cpu.stat"), "usage_usec").map(|usec| usec / 1000)
-            }
+            (Kind::Unified, directory) => field(&directory.join("cpu.stat"), "usage_usec"),
             (Kind::Legacy, directory) => {
-                number(&directory.join("cpuacct.usage")).map(|nsec| nsec / 1_000_000)
+                number(&directory.join("cpuacct.usage")).map(|nsec| nsec / 1000)
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::neighbors::Resident;
 use crate::pipes::Outside;
 use crate::streams::Output;
 use crate::supervise::{Supervision, supervise};
-use crate::watch::LimitWatch;
+use crate::watch::{LimitWatch, SeenUsage};
 use crate::{BoundaryError, Cancel, Invocation, RunReport, Sink};
 
 /// A program that runs, and everything of ours that belongs to it.
@@ -39,6 +39,7 @@ impl RunReport {
             stderr: nothing,
             posture,
             upper: None,
+            operation: None,
         }
     }
 }
@@ -54,7 +55,8 @@ impl Started<'_> {
         let Self { invocation, jail, outside, group, mut door, scratch, resident } = self;
         let limits = &invocation.limits;
         let root = jail.pid();
-        let mut watch = LimitWatch { limits: limits.clone(), group, root, scratch };
+        let mut watch =
+            LimitWatch { limits: limits.clone(), group, root, scratch, seen: SeenUsage::default() };
         let Outside { input, stdout, stderr } = outside;
         let observed = supervise(Supervision {
             jail,
@@ -69,13 +71,20 @@ impl Started<'_> {
         })?;
         drop(resident);
         let totals = door.close(sink);
-        let peak = watch.group.peak_memory_bytes();
+        let SeenUsage { cpu_ms, memory_bytes } = watch.seen;
+        let group = &watch.group;
+        // The kernel's sum for a tree that was killed lacks whoever nobody waited for, so of all
+        // counts the highest is right.
+        let reaped = Some(observed.ended.cpu_us);
+        let cpu_us = reaped.max(group.cpu_us()).max(cpu_ms.map(|ms| ms * 1000));
+        let largest = Some(observed.ended.largest_process_bytes).max(memory_bytes);
+        let peak_memory_bytes = group.peak_memory_bytes().or(largest);
         Ok(RunReport {
             outcome: observed.outcome,
             usage: Usage {
                 wall_us: u64::try_from(observed.wall.as_micros()).ok(),
-                cpu_us: Some(observed.ended.cpu_us),
-                peak_memory_bytes: peak.or(Some(observed.ended.largest_process_bytes)),
+                cpu_us,
+                peak_memory_bytes,
                 stdout_bytes: Some(observed.stdout.seen()),
                 stderr_bytes: Some(observed.stderr.seen()),
                 net_in_bytes: Some(totals.bytes_in),
@@ -85,6 +94,7 @@ impl Started<'_> {
             stderr: observed.stderr.finish(),
             posture,
             upper: None,
+            operation: None,
         })
     }
 }

@@ -29,6 +29,9 @@ pub(crate) trait Watcher {
     fn look(&mut self) -> Option<LimitKind>;
     /// Returns whether there are traces of this limit once the program has ended.
     fn confirms(&self, limit: LimitKind) -> bool;
+    /// Counts what everyone used so far, because they are about to be killed: what the kernel
+    /// counted of a process can be gone with it.
+    fn count_usage(&mut self);
     /// Returns descriptors whose priority events ask for a look.
     fn alarms(&self) -> Vec<BorrowedFd<'_>>;
 }
@@ -323,6 +326,7 @@ impl Run<'_> {
     /// Ends the program because of `outcome`, unless it has ended for another reason.
     fn stop(&mut self, outcome: Outcome) {
         self.settle(Ok(outcome));
+        self.supervision.watcher.count_usage();
         self.supervision.jail.kill();
     }
 

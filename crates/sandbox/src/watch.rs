@@ -29,6 +29,24 @@ pub(crate) struct LimitWatch {
     pub(crate) root: i32,
     /// The filesystem whose fullness is a limit.
     pub(crate) scratch: Option<OwnedFd>,
+    /// The most that was seen of each figure.
+    pub(crate) seen: SeenUsage,
+}
+
+/// The highest figures of the tree that were seen; nothing where nobody looked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SeenUsage {
+    /// CPU time, in milliseconds.
+    pub(crate) cpu_ms: Option<u64>,
+    /// Memory of all processes together, in bytes.
+    pub(crate) memory_bytes: Option<u64>,
+}
+
+impl SeenUsage {
+    fn add(&mut self, usage: &tree::TreeUsage) {
+        self.cpu_ms = self.cpu_ms.max(Some(usage.cpu_ms));
+        self.memory_bytes = self.memory_bytes.max(Some(usage.memory_bytes));
+    }
 }
 
 /// What the kernel calls the filesystem of a scratch on disk.
@@ -42,7 +60,7 @@ const CPU_SLACK_MS: u64 = 50;
 const INTERVAL: Duration = Duration::from_millis(40);
 
 impl LimitWatch {
-    fn tree_struck(&self) -> Option<LimitKind> {
+    fn tree_struck(&mut self) -> Option<LimitKind> {
         let needs = |kind| self.limits.of(kind).filter(|_| self.group.kind_of(kind).is_none());
         let cpu = needs(LimitKind::Cpu);
         let memory = needs(LimitKind::Memory);
@@ -51,6 +69,7 @@ impl LimitWatch {
             return None;
         }
         let usage = tree::usage(self.root);
+        self.seen.add(&usage);
         if cpu.is_some_and(|limit| usage.cpu_ms > limit) {
             return Some(LimitKind::Cpu);
         }
@@ -95,7 +114,7 @@ impl Watcher for LimitWatch {
             return Some(LimitKind::Processes);
         }
         let cpu_limit = self.limits.cpu_ms.unwrap_or(u64::MAX);
-        if self.group.cpu_ms().is_some_and(|used| used > cpu_limit) {
+        if self.group.cpu_us().is_some_and(|used| used / 1000 > cpu_limit) {
             return Some(LimitKind::Cpu);
         }
         self.scratch_struck().or_else(|| self.tree_struck())
@@ -105,12 +124,17 @@ impl Watcher for LimitWatch {
         let Some(most) = self.limits.of(limit) else { return false };
         match limit {
             LimitKind::Cpu => {
-                let used = self.group.cpu_ms().unwrap_or_else(|| tree::usage(self.root).cpu_ms);
+                let by_group = self.group.cpu_us().map(|used| used / 1000);
+                let used = by_group.unwrap_or_else(|| tree::usage(self.root).cpu_ms);
                 used.saturating_add(CPU_SLACK_MS) >= most
             }
             LimitKind::FileSize => self.scratch.as_ref().is_some_and(|top| has_file(top, most, 0)),
             _ => false,
         }
+    }
+
+    fn count_usage(&mut self) {
+        self.seen.add(&tree::usage(self.root));
     }
 
     fn alarms(&self) -> Vec<BorrowedFd<'_>> {

@@ -72,11 +72,12 @@ pub(crate) fn supervise(
     session.deadline = session.limits.wall_ms.map(|ms| started + Duration::from_millis(ms));
     session.pid = Some(worker.pid());
     let said = session.run(&worker.line)?;
+    // Before it is reaped: the kernel's count of its CPU time goes with it.
+    session.measure();
     let outcome = match said {
         Some(outcome) => outcome,
         None => died(&mut worker)?,
     };
-    session.measure();
     drop(worker);
     Ok(session.finish(outcome, started.elapsed()))
 }
@@ -149,7 +150,8 @@ struct Session<'a> {
     sink: &'a dyn Sink,
     cancel: &'a Cancel,
     peak_memory: u64,
-    cpu: Duration,
+    /// What the kernel counted, once somebody looked.
+    cpu: Option<Duration>,
 }
 
 impl<'a> Session<'a> {
@@ -168,7 +170,7 @@ impl<'a> Session<'a> {
             sink,
             cancel,
             peak_memory: 0,
-            cpu: Duration::ZERO,
+            cpu: None,
         }
     }
 
@@ -207,7 +209,7 @@ impl<'a> Session<'a> {
         let [(stdout, stdout_bytes), (stderr, stderr_bytes)] = self.output.finish();
         let usage = Usage {
             wall_us: u64::try_from(wall.as_micros()).ok(),
-            cpu_us: u64::try_from(self.cpu.as_micros()).ok(),
+            cpu_us: self.cpu.and_then(|cpu| u64::try_from(cpu.as_micros()).ok()),
             peak_memory_bytes: (self.peak_memory > 0).then_some(self.peak_memory),
             stdout_bytes: Some(stdout_bytes),
             stderr_bytes: Some(stderr_bytes),
@@ -273,7 +275,7 @@ impl<'a> Session<'a> {
             return None;
         }
         let memory = self.measure();
-        if limits.cpu_ms.is_some_and(|ms| self.cpu > Duration::from_millis(ms)) {
+        if limits.cpu_ms.is_some_and(|ms| self.cpu > Some(Duration::from_millis(ms))) {
             return Some(LimitKind::Cpu);
         }
         limits.memory_bytes.is_some_and(|bytes| memory > bytes).then_some(LimitKind::Memory)
@@ -283,7 +285,7 @@ impl<'a> Session<'a> {
     fn measure(&mut self) -> u64 {
         let Some(pid) = self.pid else { return 0 };
         if let Some(cpu) = usage::cpu(pid) {
-            self.cpu = self.cpu.max(cpu);
+            self.cpu = self.cpu.max(Some(cpu));
         }
         let Some(memory) = usage::memory(pid) else { return 0 };
         self.peak_memory = self.peak_memory.max(memory.peak);

@@ -29,3 +29,4 @@ mod remote;
 mod streams;
 mod supervisor;
 mod tools;
+mod usage;

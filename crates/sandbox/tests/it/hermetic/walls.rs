@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 
 use rustix::fs::{Mode, OFlags, openat};
-use warrant_protocol::{Isolation, LimitKind, Outcome};
+use warrant_protocol::{Isolation, LimitKind, Limits, Outcome};
 use warrant_sandbox::hermetic::Hermetic;
 use warrant_sandbox::{Backend, Command, Invocation, Shell, WorkspaceAccess};
 
@@ -195,4 +195,19 @@ fn a_read_only_workspace_is_read_only_for_the_kernel_too() {
     bench.invocation.files.access = WorkspaceAccess::ReadOnly;
     let ran = bench.run("echo new > a; echo $?; cat a");
     assert_eq!(ran.stdout, "1\nold");
+}
+
+#[test]
+fn cpu_time_of_a_script_killed_by_a_limit_is_not_lost() {
+    for limits in [
+        Limits { cpu_ms: Some(400), wall_ms: Some(60_000), ..Limits::danger_unlimited() },
+        Limits { wall_ms: Some(700), ..Limits::danger_unlimited() },
+    ] {
+        let mut bench = Bench::new();
+        bench.invocation.limits = limits.clone();
+        let ran = bench.run("while :; do x=1; done");
+        assert!(matches!(ran.report.outcome, Outcome::Limited { .. }), "{:?}", ran.report.outcome);
+        let least = limits.cpu_ms.unwrap_or(100) * 1000 - 10_000;
+        assert!(ran.report.usage.cpu_us >= Some(least), "{:?}", ran.report.usage);
+    }
 }
