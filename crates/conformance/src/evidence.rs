@@ -232,6 +232,7 @@ fn events(facts: &Facts, contract: &Contract, sealer: &Sealer) -> Result<Vec<Eve
         Event::PreflightChecked {
             posture: facts.posture.clone(),
             limits_enforced: facts.limits.clone(),
+            limits_observed: None,
             evidence_accepted: evidence.collect(),
         },
         Event::PreimageBound { preimage: facts.preimage.clone() },

@@ -49,6 +49,7 @@ pub fn preflight(demands: &Demands, posture: &Posture) -> Vec<Degraded> {
         let found = match posture.components.get(name) {
             None => "not told".to_owned(),
             Some(fact) => match fact.enforcement {
+                Enforcement::Observed => with_detail("only sampled", fact.detail.as_deref()),
                 Enforcement::Absent => with_detail("absent", fact.detail.as_deref()),
                 Enforcement::Unknown => with_detail("unknown", fact.detail.as_deref()),
                 Enforcement::Enforced if fact.evidence < demands.evidence => {

@@ -38,6 +38,11 @@ pub(crate) const fn may_runner_say(event: &Event) -> bool {
         | Event::PreimageBound { .. }
         | Event::OutputRecorded { .. }
         | Event::OutcomeRecorded { .. }
+        | Event::OperationPerformed { .. }
+        | Event::PostureObserved { .. }
+        | Event::CaptureRecorded { .. }
+        | Event::ExportJudged { .. }
+        | Event::NetworkFolded { .. }
         | Event::Unknown => true,
     }
 }

@@ -9,6 +9,7 @@ use thiserror::Error;
 use warrant_protocol::chain::InvalidEvent;
 use warrant_protocol::contract::{CONTRACT_LIFETIME_MS, IssuerRole, KeyRef, RunnerChoice, Task};
 use warrant_protocol::event::FailureClass;
+use warrant_protocol::execution::PrepareContext;
 use warrant_protocol::fold::FoldError;
 use warrant_protocol::request::{ActorRef, AgentSpec, SecretClaim};
 use warrant_protocol::signed::InvalidSigned;
@@ -203,7 +204,23 @@ impl Notary<'_> {
         let contract = Signed::seal(&body, Signer::Plane, self.key)?;
         let mut chain = Chain::new(contract.hash());
         self.record_decision(&mut chain, case)?;
-        self.end(contract, chain, (Outcome::Exited { code: 0 }, Event::RunCompleted {}))
+        let request_hash = body
+            .execution_or_default()
+            .prepare(
+                &body.budget,
+                &PrepareContext { environment: &BTreeMap::new(), mock_agent: None },
+            )
+            .map_or(case.request_hash, |prepared| prepared.hash());
+        chain.append(
+            self.now,
+            &Event::OperationPerformed {
+                operation: "sandbox.change".to_owned(),
+                request_hash,
+                succeeded: true,
+                guards: Vec::new(),
+            },
+        )?;
+        self.end(contract, chain, (Outcome::Performed { succeeded: true }, Event::RunCompleted {}))
     }
 
     /// Ends a chain and writes the receipt that no runner can sign.

@@ -90,10 +90,18 @@ async function log(place, state) {
   }));
 }
 
+/** Says what is known of a run without a diff. */
+function unchanged(state) {
+  const capture = state.of("capture.recorded").at(-1);
+  if (!capture) return "No change is recorded.";
+  if (capture.extent !== "complete") return `What the run changed was not captured: ${capture.reason ?? "no reason given"}.`;
+  return capture.files === 0 ? "The run changed no files." : `${capture.files} changed files, of which no diff was kept.`;
+}
+
 async function diff(place, state) {
   const digest = state.of("artifact.created").filter((event) => event.kind === "diff").at(-1)?.hash;
   if (!digest) {
-    place.replaceChildren(el("p", { class: "quiet" }, "The run changed no files."));
+    place.replaceChildren(el("p", { class: "quiet" }, unchanged(state)));
     return;
   }
   const files = state.of("file.changed");

@@ -19,11 +19,25 @@ function moved(contract, receipt, of, isKept) {
   const diff = receipt.workspaceOut?.diffHash;
   return [
     `In: commit ${contract.workspace?.baseRef ?? "none"}, ${contract.workspace?.untrackedFiles?.length ?? 0} untracked files, ${contract.workspace?.deniedPaths?.length ?? 0} held back.`,
-    changed.length === 0 ? "Out: no file changed." : `Out: ${changed.length} files changed: ${changed.slice(0, 8).map((event) => event.path).join(", ")}${changed.length > 8 ? " …" : ""}`,
+    ...capture(receipt, changed.length),
+    changed.length === 0 ? null : `Out: ${changed.length} files changed: ${changed.slice(0, 8).map((event) => event.path).join(", ")}${changed.length > 8 ? " …" : ""}`,
     diff ? `The diff is ${diff.slice(0, 12)}…${isKept(diff) ? "" : ", which is not on the chain"}.` : "There is no diff.",
     (receipt.secretsReleased ?? []).length === 0 ? "No secret was released." : `Secrets released: ${receipt.secretsReleased.map((secret) => `${secret.name} (${secret.scope})`).join(", ")}.`,
     (receipt.networkAccessed ?? []).length === 0 ? "Nothing was reached." : `Reached: ${receipt.networkAccessed.map((access) => `${access.host} ${access.decision}`).join(", ")}.`,
-  ];
+    receipt.networkFolded ? `Blocked besides: ${receipt.networkFolded.destinations} destinations, ${receipt.networkFolded.attempts} attempts, in an artifact.` : null,
+  ].filter(Boolean);
+}
+
+/** Says how much of the changes was seen; that nothing changed only where everything was looked at. */
+function capture(receipt, changed) {
+  const { extent, reason } = receipt.capture ?? {};
+  const gate = receipt.export;
+  const lines = [];
+  if (extent === "partial") lines.push(`Only a part of the changes was captured: ${reason ?? "no reason given"}.`);
+  else if (extent === "none") lines.push(`Changes were not captured: ${reason ?? "no reason given"}.`);
+  else if (changed === 0 && !gate?.held && !gate?.refused) lines.push(extent === "complete" ? "Out: no file changed." : "Out: no change is recorded.");
+  if (gate) lines.push(`Export gate: ${gate.flagged} flagged, ${gate.held} held, ${gate.refused} refused.`);
+  return lines;
 }
 
 function why(contract, receipt, of) {
@@ -49,7 +63,9 @@ function saw(contract, receipt) {
   const { runner } = receipt;
   return [
     `Runner ${runner?.runnerId} of pool ${runner?.pool}, key ${runner?.keyId}.`,
-    `Isolation: ${receipt.posture?.isolation ?? runner?.isolation ?? contract.isolation ?? "not told"}; attestation ${runner?.attestationTier}.`,
+    receipt.operation
+      ? `${receipt.operation.name} was done by Warrant itself, no program ran; attestation ${runner?.attestationTier}.`
+      : `Isolation: ${receipt.posture?.isolation ?? runner?.isolation ?? contract.isolation ?? "not told"}; attestation ${runner?.attestationTier}.`,
     (receipt.modelsUsed ?? []).length === 0 ? "No model was called." : `Models: ${receipt.modelsUsed.map((used) => `${used.provider} ${used.model}`).join(", ")}.`,
     `Disclosure: ${contract.disclosure}.`,
   ];

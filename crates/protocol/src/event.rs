@@ -8,7 +8,7 @@
 //!
 //! | plane | runner |
 //! |---|---|
-//! | `run.created`, `decision.made`, `policy.evaluated`, `consent.*`, `approval.*`, `run.claimed`, `run.started`, `secret.released`, `run.stopping`, `run.requeued`, `run.lost`, `contract.expired` | `workspace.materialized`, `preflight.checked`, `posture.refused`, `gap.*`, `grant.added`, `preimage.bound`, `network.connected`, `model.called`, `command.executed`, `output.recorded`, `file.changed`, `artifact.created`, `boundary.crossed`, `outcome.recorded` |
+//! | `run.created`, `decision.made`, `policy.evaluated`, `consent.*`, `approval.*`, `run.claimed`, `run.started`, `secret.released`, `run.stopping`, `run.requeued`, `run.lost`, `contract.expired` | `workspace.materialized`, `preflight.checked`, `posture.refused`, `gap.*`, `grant.added`, `preimage.bound`, `network.connected`, `network.folded`, `model.called`, `command.executed`, `operation.performed`, `posture.observed`, `output.recorded`, `file.changed`, `export.judged`, `capture.recorded`, `artifact.created`, `boundary.crossed`, `outcome.recorded` |
 //!
 //! The last event is `run.completed`, `run.failed` or `run.cancelled`, from whoever seals.
 
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::decision::Decision;
+use crate::observation::{CaptureExtent, ExportVerdict, OperationGuard};
 use crate::preimage::Preimage;
 use crate::request::{ActorRef, ContinuationTier};
 use crate::{
@@ -344,6 +345,9 @@ pub enum Event {
         posture: Posture,
         /// The limits that will hold.
         limits_enforced: Limits,
+        /// The limits that will only be looked at from time to time.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        limits_observed: Option<Limits>,
         /// The evidence that was accepted for each demanded component.
         evidence_accepted: BTreeMap<String, Evidence>,
     },
@@ -409,6 +413,68 @@ pub enum Event {
         exit_code: Option<u8>,
         /// What it used.
         usage: Usage,
+    },
+    /// Warrant itself did what was asked for; no program ran (ours).
+    #[serde(rename = "operation.performed")]
+    OperationPerformed {
+        /// What was done: `file.read`, `file.write`, `sandbox.life`, ….
+        operation: String,
+        /// The digest of the prepared request that was decided.
+        request_hash: Digest,
+        /// Whether it was done.
+        succeeded: bool,
+        /// What held meanwhile.
+        guards: Vec<OperationGuard>,
+    },
+    /// What the boundary of this very run was seen to hold (ours); takes the place of what
+    /// `preflight.checked` found before.
+    #[serde(rename = "posture.observed")]
+    PostureObserved {
+        /// What was in force, and how that is known.
+        posture: Posture,
+        /// The limits that the kernel, or every byte's way through the supervisor, held.
+        limits_enforced: Limits,
+        /// The limits that were looked at from time to time.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        limits_observed: Option<Limits>,
+    },
+    /// How much of what changed in the workspace was seen (ours).
+    #[serde(rename = "capture.recorded")]
+    CaptureRecorded {
+        /// How much.
+        extent: CaptureExtent,
+        /// How many changed files were recorded.
+        files: u64,
+        /// Why it is not complete.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// The export gate decided about a changed path (ours). A path that is held or refused is
+    /// not in a `file.changed`.
+    #[serde(rename = "export.judged")]
+    ExportJudged {
+        /// Which path; for `git-state` the git directory.
+        path: String,
+        /// What was decided.
+        verdict: ExportVerdict,
+        /// Why it was looked at: `git-hook`, `editor-task`, ….
+        class: String,
+        /// The digest of what it holds now.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        content_hash: Option<Digest>,
+        /// How many paths, when there are several.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        count: Option<u64>,
+    },
+    /// Blocked destinations beyond those recorded one by one (ours). Allowed ones are never here.
+    #[serde(rename = "network.folded")]
+    NetworkFolded {
+        /// How many different ones.
+        destinations: u64,
+        /// How many attempts, over all of them.
+        attempts: u64,
+        /// The digest of their list, which is an artifact.
+        hash: Digest,
     },
     /// A running run is being stopped (ours).
     #[serde(rename = "run.stopping")]

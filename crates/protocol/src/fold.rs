@@ -10,6 +10,7 @@ use crate::chain::{Chain, ChainedEvent};
 use crate::contract::Contract;
 use crate::decision::DecisionSummary;
 use crate::event::{ArtifactKind, AttestationTier, Event};
+use crate::observation::{FoldedDestinations, ReceiptCapture, ReceiptOperation};
 use crate::receipt::{
     BoundaryDisclosure, ModelUse, NetworkAccess, ReceiptBody, ReceiptGap, ReceiptGrant,
     ReceiptLimits, ReceiptRunner, ReceiptStatus, ReleasedSecret, SealedBy, WorkspaceIn,
@@ -102,6 +103,10 @@ pub(crate) fn fold_with(
         gaps: None,
         grants: None,
         lamport: None,
+        operation: None,
+        capture: None,
+        export: None,
+        network_folded: None,
     };
     chain.events().iter().for_each(|event| fold_shared(&mut body, event));
     if is_ours(chain) {
@@ -192,15 +197,15 @@ fn fold_ours(body: &mut ReceiptBody, contract: &Contract, event: &Event) {
             });
         }
         Event::RunStarted { lamport, .. } => body.lamport = *lamport,
-        Event::PreflightChecked { posture, limits_enforced, evidence_accepted } => {
-            body.runner.isolation = Some(posture.isolation);
-            body.posture = Some(posture.clone());
+        Event::PreflightChecked { evidence_accepted, .. } => {
             body.evidence_accepted = Some(evidence_accepted.clone());
-            body.limits = Some(ReceiptLimits {
-                requested: contract.body().limits.clone(),
-                enforced: limits_enforced.clone(),
-            });
+            fold_boundary(body, contract, event);
         }
+        Event::PostureObserved { .. } => fold_boundary(body, contract, event),
+        Event::OperationPerformed { .. }
+        | Event::CaptureRecorded { .. }
+        | Event::ExportJudged { .. }
+        | Event::NetworkFolded { .. } => fold_observation(body, event),
         Event::GapFound { gap, kind, detail } => {
             body.gaps.get_or_insert_default().push(ReceiptGap {
                 gap: gap.clone(),
@@ -237,6 +242,51 @@ fn fold_ours(body: &mut ReceiptBody, contract: &Contract, event: &Event) {
             body.outcome = Some(outcome.clone());
             body.exit_code = *exit_code;
             body.usage = Some(usage.clone());
+        }
+        _ => {}
+    }
+}
+
+/// What the boundary held: of preflight and run the later counts, because it saw this very run.
+fn fold_boundary(body: &mut ReceiptBody, contract: &Contract, event: &Event) {
+    let (Event::PreflightChecked { posture, limits_enforced, limits_observed, .. }
+    | Event::PostureObserved { posture, limits_enforced, limits_observed }) = event
+    else {
+        return;
+    };
+    body.runner.isolation = Some(posture.isolation);
+    body.posture = Some(posture.clone());
+    body.limits = Some(ReceiptLimits {
+        requested: contract.body().limits.clone(),
+        enforced: limits_enforced.clone(),
+        observed: limits_observed.clone(),
+    });
+}
+
+fn fold_observation(body: &mut ReceiptBody, event: &Event) {
+    match event {
+        Event::OperationPerformed { operation, succeeded, guards, .. } => {
+            body.operation = Some(ReceiptOperation {
+                name: operation.clone(),
+                succeeded: *succeeded,
+                guards: guards.clone(),
+            });
+            // No program ran: whatever boundary stood ready held nothing of this.
+            body.runner.isolation = None;
+            body.posture = None;
+            body.evidence_accepted = None;
+            body.limits = None;
+        }
+        Event::CaptureRecorded { extent, files, reason } => {
+            let (extent, files, reason) = (*extent, *files, reason.clone());
+            body.capture = Some(ReceiptCapture { extent, files, reason });
+        }
+        Event::ExportJudged { verdict, count, .. } => {
+            body.export.get_or_insert_default().add(*verdict, count.unwrap_or(1));
+        }
+        Event::NetworkFolded { destinations, attempts, hash } => {
+            let (destinations, attempts, hash) = (*destinations, *attempts, *hash);
+            body.network_folded = Some(FoldedDestinations { destinations, attempts, hash });
         }
         _ => {}
     }

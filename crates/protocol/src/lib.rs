@@ -29,6 +29,7 @@ pub mod keys;
 pub mod limits;
 pub mod manifest;
 pub mod names;
+pub mod observation;
 pub mod outcome;
 pub mod policy;
 pub mod port;

@@ -4,6 +4,7 @@
 //! judged ── denied ─────────────────────────► Denied
 //!   └─ guarded ── weaker than contract ─────► PostureRefused
 //!        └─ fitted ── gap not granted ──────► GapDenied
+//!             ├─ needs no program ──────────► Performed
 //!             └─ ran ── by itself ──────────► Exited | Signaled
 //!                  ├─ a limit struck ───────► Limited
 //!                  ├─ someone stopped it ───► Cancelled
@@ -23,6 +24,11 @@ pub enum Outcome {
     Exited {
         /// The exit code, 0 to 255.
         code: u8,
+    },
+    /// Warrant itself did what was asked for; no program ran.
+    Performed {
+        /// Whether it was done.
+        succeeded: bool,
     },
     /// A signal ended it, and no limit of ours sent it.
     Signaled {
@@ -60,7 +66,8 @@ impl Outcome {
             Self::Exited { code } => Some(*code),
             Self::Limited { limit: LimitKind::Wall } => Some(124),
             Self::Signaled { .. } | Self::Limited { .. } | Self::Cancelled => Some(1),
-            Self::Denied
+            Self::Performed { .. }
+            | Self::Denied
             | Self::ApprovalExpired
             | Self::PostureRefused
             | Self::GapDenied
@@ -70,10 +77,11 @@ impl Outcome {
         }
     }
 
-    /// Returns whether the run counts as completed: the program exited with 0.
+    /// Returns whether the run counts as completed: the program exited with 0, or Warrant itself
+    /// did what was asked for.
     #[must_use]
     pub const fn is_success(&self) -> bool {
-        matches!(self, Self::Exited { code: 0 })
+        matches!(self, Self::Exited { code: 0 } | Self::Performed { succeeded: true })
     }
 }
 

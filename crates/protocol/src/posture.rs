@@ -11,8 +11,11 @@ use crate::shared::Shared;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Enforcement {
-    /// It was tried and it held.
+    /// It was tried and it held: the kernel, or the only way through, refuses what is beyond.
     Enforced,
+    /// Nothing refuses it; it is looked at from time to time, and the whole tree is ended when it
+    /// is beyond. A fast program can be beyond it for a moment.
+    Observed,
     /// It is not there.
     Absent,
     /// Nobody could tell; policy treats this as a no.
@@ -29,7 +32,8 @@ pub enum Evidence {
     Requested,
     /// The provider said so after creation.
     Reported,
-    /// We looked at the enforcing kernel or daemon, or probed from inside.
+    /// It was looked at in the enforcing kernel or daemon, for what this speaks of: this run in a
+    /// receipt, the trial in a preflight.
     Measured,
 }
 
@@ -71,7 +75,15 @@ impl Posture {
         demanded.into_iter().filter(|name| !self.enforces(name)).collect()
     }
 
-    /// Returns whether one component is enforced; unknown and unnamed are not.
+    /// Returns whether one component is only looked at from time to time.
+    #[must_use]
+    pub fn observes(&self, name: &str) -> bool {
+        self.components
+            .get(name)
+            .is_some_and(|component| component.enforcement == Enforcement::Observed)
+    }
+
+    /// Returns whether one component is enforced; observed, unknown and unnamed are not.
     #[must_use]
     pub fn enforces(&self, name: &str) -> bool {
         self.components
@@ -99,9 +111,11 @@ mod tests {
                 ("a".into(), component(Enforcement::Enforced)),
                 ("b".into(), component(Enforcement::Unknown)),
                 ("c".into(), component(Enforcement::Absent)),
+                ("e".into(), component(Enforcement::Observed)),
             ])
             .into(),
         };
-        assert_eq!(posture.lacking(["a", "b", "c", "d"]), ["b", "c", "d"]);
+        assert_eq!(posture.lacking(["a", "b", "c", "d", "e"]), ["b", "c", "d", "e"]);
+        assert!(posture.observes("e") && !posture.observes("a") && !posture.observes("d"));
     }
 }

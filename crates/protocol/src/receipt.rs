@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decision::DecisionSummary;
 use crate::event::{AttestationTier, Direction, GapDecision, NetworkVerdict, StreamSummary};
+use crate::observation::{FoldedDestinations, ReceiptCapture, ReceiptExport, ReceiptOperation};
 use crate::preimage::Preimage;
 use crate::request::ActorRef;
 use crate::signed::{Signed, SignedBody};
@@ -131,6 +132,9 @@ pub struct ReceiptLimits {
     pub requested: Option<Limits>,
     /// What held.
     pub enforced: Limits,
+    /// What was only looked at from time to time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed: Option<Limits>,
 }
 
 /// A gap and what became of it.
@@ -244,6 +248,18 @@ pub struct ReceiptBody {
     /// The sandbox's Lamport clock at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lamport: Option<u64>,
+    /// What Warrant did itself, when no program ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operation: Option<ReceiptOperation>,
+    /// How much of what changed was seen; absent when that was not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture: Option<ReceiptCapture>,
+    /// What the export gate decided, when it named anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub export: Option<ReceiptExport>,
+    /// Blocked destinations that are in an artifact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_folded: Option<FoldedDestinations>,
 }
 
 impl SignedBody for ReceiptBody {

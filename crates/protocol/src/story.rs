@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 pub use self::summary::{EventSummary, Tone, outcome_words, summarize};
 use self::summary::{decision_word, direction, one_line, short};
 use crate::event::Event;
+use crate::observation::CaptureExtent;
 use crate::verify::VerifiedBundle;
-use crate::{ChainedEvent, Component, Digest, Enforcement, Isolation, RunId};
+use crate::{ChainedEvent, Component, Digest, Enforcement, Isolation, Posture, RunId};
 
 /// What went in and came out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,13 +126,43 @@ fn what_moved(bundle: &VerifiedBundle) -> Vec<String> {
         let way = direction(disclosure.direction);
         lines.push(format!("{way}: {} {}", disclosure.data_class, short(disclosure.content_hash)));
     }
+    lines.extend(what_changed(bundle));
+    lines
+}
+
+/// Says what changed, and only says that nothing did where that was seen.
+fn what_changed(bundle: &VerifiedBundle) -> Vec<String> {
+    let receipt = bundle.receipt().body();
     let is_change = |event: &&ChainedEvent| matches!(event.event(), Event::FileChanged { .. });
     let changed = bundle.chain().events().iter().filter(is_change).count();
-    lines.push(match (changed, receipt.workspace_out.diff_hash) {
-        (0, None) => "no file changed".to_owned(),
-        (changed, Some(diff)) => format!("files changed: {changed}, diff {}", short(diff)),
-        (changed, None) => format!("files changed: {changed}, no diff kept"),
-    });
+    let extent = receipt.capture.as_ref().map(|capture| capture.extent);
+    let export = receipt.export.unwrap_or_default();
+    let kept_out = export.held + export.refused > 0;
+    let mut lines = vec![match (changed, receipt.workspace_out.diff_hash, extent) {
+        (0, None, Some(CaptureExtent::Complete)) if !kept_out => "no file changed".to_owned(),
+        (0, None, Some(CaptureExtent::Complete)) => {
+            "every changed file was kept out by the export gate".to_owned()
+        }
+        (0, None, _) => "no change is recorded".to_owned(),
+        (changed, Some(diff), _) => format!("files changed: {changed}, diff {}", short(diff)),
+        (changed, None, _) => format!("files changed: {changed}, no diff kept"),
+    }];
+    if let Some(capture) = &receipt.capture
+        && capture.extent != CaptureExtent::Complete
+    {
+        let reason = capture.reason.as_deref().unwrap_or("no reason given");
+        let extent = match capture.extent {
+            CaptureExtent::Partial => "only a part of the changes was captured",
+            CaptureExtent::None | CaptureExtent::Complete => "changes were not captured",
+        };
+        lines.push(format!("{extent}: {reason}"));
+    }
+    if receipt.export.is_some() {
+        lines.push(format!(
+            "export gate: {} flagged, {} held, {} refused",
+            export.flagged, export.held, export.refused
+        ));
+    }
     lines
 }
 
@@ -171,17 +202,27 @@ fn what_saw_it(bundle: &VerifiedBundle) -> Vec<String> {
     let isolation = runner.isolation.map_or("no tier", Isolation::as_str);
     let mut lines =
         vec![format!("runner {} in pool {}, {isolation}", runner.runner_id, runner.pool)];
+    if let Some(operation) = &receipt.operation {
+        lines.push(format!("{} was done by Warrant itself, no program ran", operation.name));
+        let guards = operation.guards.iter();
+        lines.extend(guards.map(|guard| format!("{}: {}", guard.name, guard.source)));
+    }
     if let Some(posture) = &receipt.posture {
-        let is_held = |held: &&Component| held.enforcement == Enforcement::Enforced;
-        let held = posture.components.values().filter(is_held).count();
-        let all = posture.components.len();
-        lines.push(format!("{held} of {all} walls held, by {}", posture.provider_version));
+        lines.push(posture_line(posture));
     }
     for secret in &receipt.secrets_released {
         lines.push(format!("secret {} ({})", secret.name, secret.scope));
     }
     for access in &receipt.network_accessed {
         lines.push(format!("network {} {}", access.host, access.decision.as_str()));
+    }
+    if let Some(folded) = &receipt.network_folded {
+        lines.push(format!(
+            "network: {} more destinations blocked, {} attempts, list {}",
+            folded.destinations,
+            folded.attempts,
+            short(folded.hash)
+        ));
     }
     for model in &receipt.models_used {
         lines.push(format!("model {}/{}", model.provider, model.model));
@@ -190,6 +231,22 @@ fn what_saw_it(bundle: &VerifiedBundle) -> Vec<String> {
         lines.push(format!("outcome {}", outcome_words(outcome)));
     }
     lines
+}
+
+/// Counts what was in force, apart from what was only looked at from time to time.
+fn posture_line(posture: &Posture) -> String {
+    let count = |enforcement| {
+        let is_so = |component: &&Component| component.enforcement == enforcement;
+        posture.components.values().filter(is_so).count()
+    };
+    let (enforced, observed) = (count(Enforcement::Enforced), count(Enforcement::Observed));
+    let all = posture.components.len();
+    let sampled = match observed {
+        0 => String::new(),
+        observed => format!(", {observed} sampled"),
+    };
+    let by = &posture.provider_version;
+    format!("{enforced} of {all} protections in force{sampled}, by {by}")
 }
 
 fn how_again(bundle: &VerifiedBundle) -> Vec<String> {

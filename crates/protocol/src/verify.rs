@@ -5,6 +5,7 @@
 //! caller's set of trusted keys alone. Nothing here needs a clock: a contract must have been
 //! live when it was claimed, not now.
 
+mod observed;
 mod ours;
 mod problem;
 

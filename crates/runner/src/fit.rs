@@ -135,8 +135,13 @@ impl<'a> Fitted<'a> {
         })
     }
 
-    /// Binds what will be applied.
-    pub(crate) fn bind(&self, journal: &mut Journal<'_>, posture: &Posture) -> Result<(), Halt> {
+    /// Binds what will be applied; without a boundary there is nothing.
+    pub(crate) fn bind(
+        &self,
+        journal: &mut Journal<'_>,
+        posture: Option<&Posture>,
+    ) -> Result<(), Halt> {
+        let Some(posture) = posture else { return Ok(()) };
         let Invocation { limits, network, .. } = &self.plan.invocation;
         let artifact = |name: &str| self.plan.artifact.get(name).cloned();
         let egress = || match network {

@@ -3,7 +3,7 @@
 //! Less is denied; there is no weaker fallback. A request can only add demands: each tier has a
 //! baseline that always counts, and every limit of the contract must hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use warrant_protocol::event::FailureClass;
 use warrant_protocol::{
@@ -76,6 +76,7 @@ pub(crate) fn check_posture(
 ) -> Result<Posture, Halt> {
     let checked = Event::PreflightChecked {
         limits_enforced: demands.limits_held(&posture),
+        limits_observed: demands.limits_sampled(&posture),
         evidence_accepted: demands.evidence(&posture),
         posture: posture.clone(),
     };
@@ -91,7 +92,16 @@ pub(crate) fn check_posture(
     if lacking.is_empty() {
         return Ok(posture);
     }
-    let message = format!("the {} boundary lacks {}", posture.isolation, lacking.join(", "));
+    let mut message = format!("the {} boundary lacks {}", posture.isolation, lacking.join(", "));
+    let sampled: Vec<&str> =
+        lacking.iter().map(String::as_str).filter(|name| posture.observes(name)).collect();
+    if !sampled.is_empty() {
+        message.push_str(&format!(
+            "; {} only sampled here: give this user a cgroup (`warrant doctor` names the \
+             command), or demand it no more",
+            sampled.join(", ")
+        ));
+    }
     journal.record(&Event::PostureRefused { lacking })?;
     Err(Halt::new(Outcome::PostureRefused, FailureClass::AttestationFailed, message))
 }
@@ -101,6 +111,8 @@ pub(crate) fn check_posture(
 pub(crate) struct Demands {
     isolation: Isolation,
     components: Vec<String>,
+    /// Those of them that may be sampled: limits that nobody demands to be enforced.
+    sampled: BTreeSet<String>,
     /// The weakest evidence that counts, where it is not the usual.
     evidence: BTreeMap<String, Evidence>,
     limits: Limits,
@@ -117,13 +129,15 @@ impl Demands {
         let asked = contract.required_posture.iter().flatten().cloned();
         let limited = LimitKind::ALL.into_iter().filter(|kind| limits.of(*kind).is_some());
         let limited = limited.map(|kind| format!("limits.{}", kind.as_str()));
-        for name in asked.chain(masks).chain(limited) {
+        for name in asked.chain(masks) {
             if !components.contains(&name) {
                 components.push(name);
             }
         }
+        let sampled: BTreeSet<String> = limited.filter(|name| !components.contains(name)).collect();
+        components.extend(sampled.iter().cloned());
         let evidence = contract.required_evidence.clone().unwrap_or_default();
-        Self { isolation, components, evidence, limits: limits.clone() }
+        Self { isolation, components, sampled, evidence, limits: limits.clone() }
     }
 
     /// Returns the demanded components that do not hold, or of which only our wish is known.
@@ -132,6 +146,9 @@ impl Demands {
             let weakest = self.evidence.get(*name).copied().unwrap_or(WEAKEST_EVIDENCE);
             posture.components.get(*name).is_some_and(|component| match component.enforcement {
                 Enforcement::Enforced => component.evidence >= weakest,
+                Enforcement::Observed => {
+                    self.sampled.contains(*name) && component.evidence >= weakest
+                }
                 // Only who accepts this very unknown by name may go without knowing.
                 Enforcement::Unknown => weakest == Evidence::Unavailable,
                 Enforcement::Absent => false,
@@ -149,10 +166,20 @@ impl Demands {
     }
 
     /// Returns those of the limits that the boundary really holds.
-    fn limits_held(&self, posture: &Posture) -> Limits {
+    pub(crate) fn limits_held(&self, posture: &Posture) -> Limits {
+        self.limits_where(|name| posture.enforces(name))
+    }
+
+    /// Returns those of the limits that are only looked at from time to time, if there are any.
+    pub(crate) fn limits_sampled(&self, posture: &Posture) -> Option<Limits> {
+        let sampled = self.limits_where(|name| posture.observes(name));
+        (sampled != Limits::danger_unlimited()).then_some(sampled)
+    }
+
+    fn limits_where(&self, holds: impl Fn(&str) -> bool) -> Limits {
         let held = |kind: LimitKind| {
             let name = format!("limits.{}", kind.as_str());
-            self.limits.of(kind).filter(|_| posture.enforces(&name))
+            self.limits.of(kind).filter(|_| holds(&name))
         };
         Limits {
             wall_ms: held(LimitKind::Wall),

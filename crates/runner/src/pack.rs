@@ -26,6 +26,7 @@ use crate::halt::Halt;
 use crate::journal::Journal;
 use crate::redact::{Redactor, Search};
 use crate::run::Surroundings;
+use crate::sink::FoldedBlocks;
 
 /// The size of every copying buffer.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -147,6 +148,23 @@ fn pack_collected(
     let stored = keep_redacted(surroundings, lease, (diff, redactor))?;
     record_artifact(journal, ArtifactKind::Diff, stored.digest, "code-diff")?;
     Ok(None)
+}
+
+/// Keeps the list of blocked destinations that are not recorded one by one.
+pub(crate) fn keep_blocked(
+    surroundings: &Surroundings<'_>,
+    lease: &Lease,
+    journal: &mut Journal<'_>,
+    folded: &FoldedBlocks,
+) -> Result<(), Halt> {
+    let mut blob = surroundings.plane.new_blob(&lease.key)?;
+    let kept = blob.write_all(folded.list.as_bytes()).and_then(|()| blob.finish());
+    let kept = kept.map_err(|error| {
+        Halt::internal(format!("the list of blocked destinations could not be kept: {error}"))
+    })?;
+    record_artifact(journal, ArtifactKind::Trace, kept.digest, "blocked-destinations")?;
+    let FoldedBlocks { destinations, attempts, .. } = *folded;
+    Ok(journal.record(&Event::NetworkFolded { destinations, attempts, hash: kept.digest })?)
 }
 
 /// Records that something was kept and left the run.

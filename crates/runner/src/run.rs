@@ -20,7 +20,7 @@ use warrant_protocol::{
     Event, LimitKind, Outcome, PoolName, Posture, PublicKey, Receipt, RunId, RunnerId, SigningKey,
     Timestamp, Usage,
 };
-use warrant_sandbox::{Backend, Cancel, Gate, Plan, RunReport, Stdin, Stream, TtySize};
+use warrant_sandbox::{Backend, Cancel, Gate, Operation, Plan, RunReport, Stdin, Stream, TtySize};
 use warrant_workspace::{Progress, Step, TreePath};
 
 use crate::door::verify_contract;
@@ -226,7 +226,11 @@ fn walk(
     // A boundary on somebody else's machine can only be looked at once it was asked for.
     let is_remote = backend.isolation().is_remote();
     let trial = guard::Trial::of(contract);
-    let probed = if is_remote { None } else { Some(check(journal, trial.posture(backend))?) };
+    let is_own_work = !backend.starts_program();
+    let probed = match is_remote || is_own_work {
+        true => None,
+        false => Some(check(journal, trial.posture(backend))?),
+    };
     let site = Site::open(surroundings, (visit, lease), journal)?;
     let place = fit::Place {
         workspace: site.path(),
@@ -244,14 +248,16 @@ fn walk(
     let invocation = keep_out(invocation, surroundings.own, (place.ownership, place.read))?;
     let mut fitted = fit::Fitted::new(backend, invocation, left)?;
     let posture = match probed {
-        Some(posture) => posture,
-        None => check(journal, fitted.ready(surroundings.cancel)?)?,
+        Some(posture) => Some(posture),
+        // Where no program starts there is no boundary to bind.
+        None if is_own_work => None,
+        None => Some(check(journal, fitted.ready(surroundings.cancel)?)?),
     };
     let room = Room { surroundings, lease, backend };
     let (report, taken) = if contract.secrets.is_empty() {
-        room.work_after_start((&fitted, &posture), journal)?
+        room.work_after_start((&fitted, posture.as_ref()), journal)?
     } else {
-        fitted.bind(journal, &posture)?;
+        fitted.bind(journal, posture.as_ref())?;
         let secrets = start(surroundings, lease, journal)?;
         *redactor = Redactor::new(&secrets).map_err(|error| Halt::internal(error.to_string()))?;
         fit::fill_secrets(&mut fitted.plan, &secrets);
@@ -260,7 +266,10 @@ fn walk(
     if report.outcome == Outcome::PostureRefused {
         return Err(refused_at_last(journal, &demands, &report)?);
     }
-    record_work(journal, &execution, &report, &taken)?;
+    record_work(journal, (&execution, &demands), &report, &taken)?;
+    if let Some(folded) = &taken.folded {
+        pack::keep_blocked(surroundings, lease, journal, folded)?;
+    }
     let used_ms = report.usage.wall_us.unwrap_or_default() / 1000;
     let deadline = CollectDeadline::new(surroundings.cancel, wall_ms, used_ms);
     let packing = Packing { surroundings, lease, redactor, stop: &|| deadline.is_over() };
@@ -304,7 +313,7 @@ impl Room<'_> {
     /// bound and the plane records the start, and it starts when all is done.
     fn work_after_start(
         &self,
-        (fitted, posture): (&fit::Fitted<'_>, &Posture),
+        (fitted, posture): (&fit::Fitted<'_>, Option<&Posture>),
         journal: &mut Journal<'_>,
     ) -> Result<(RunReport, Taken), Halt> {
         let mut halted = None;
@@ -341,15 +350,32 @@ impl Room<'_> {
 /// Records what the program did and said.
 fn record_work(
     journal: &mut Journal<'_>,
-    execution: &PreparedExecution,
+    (execution, demands): (&PreparedExecution, &Demands),
     report: &RunReport,
     taken: &Taken,
 ) -> Result<(), Halt> {
     for event in &taken.network {
         journal.record(event)?;
     }
-    let exit_code = report.outcome.wire_exit_code().map_or(1, i64::from);
-    journal.record(&Event::CommandExecuted { argv_hash: execution.hash(), exit_code })?;
+    match &report.operation {
+        Some(Operation { name, succeeded, guards }) => {
+            journal.record(&Event::OperationPerformed {
+                operation: (*name).to_owned(),
+                request_hash: execution.hash(),
+                succeeded: *succeeded,
+                guards: guards.clone(),
+            })?;
+        }
+        None => {
+            let exit_code = report.outcome.wire_exit_code().map_or(1, i64::from);
+            journal.record(&Event::CommandExecuted { argv_hash: execution.hash(), exit_code })?;
+            journal.record(&Event::PostureObserved {
+                posture: report.posture.clone(),
+                limits_enforced: demands.limits_held(&report.posture),
+                limits_observed: demands.limits_sampled(&report.posture),
+            })?;
+        }
+    }
     journal.record(&Event::OutputRecorded { stdout: taken.stdout, stderr: taken.stderr })?;
     Ok(())
 }
@@ -376,7 +402,7 @@ fn check_held(
     report: &RunReport,
 ) -> Result<(), Halt> {
     let lacking = demands.lacking(&report.posture);
-    if lacking.is_empty() {
+    if lacking.is_empty() || report.operation.is_some() {
         return Ok(());
     }
     let message = format!("the boundary did not hold {}", lacking.join(", "));
@@ -404,7 +430,8 @@ fn told_failure(
 fn failure_of(outcome: &Outcome) -> Option<(FailureClass, String)> {
     let session = |message: String| Some((FailureClass::SessionFailed, message));
     match outcome {
-        Outcome::Exited { code: 0 } => None,
+        Outcome::Exited { code: 0 } | Outcome::Performed { succeeded: true } => None,
+        Outcome::Performed { succeeded: false } => session("it was not done".to_owned()),
         Outcome::Exited { code } => session(format!("the program exited with code {code}")),
         Outcome::Signaled { signal } => session(format!("signal {signal} ended the program")),
         Outcome::Limited { limit: LimitKind::Wall } => {

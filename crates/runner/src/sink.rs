@@ -1,8 +1,11 @@
 //! Takes what a running program says and does: redacts it, shows it live, keeps it, counts it.
 //!
 //! Nothing here grows with the output: the log streams into a blob, and destinations are counted
-//! per host, port and decision, with a bound on how many are told apart.
+//! per host, port and decision. Every allowed one is an event of its own; of the blocked ones the
+//! first are, and the others are a list that is kept as an artifact. How many there can be is bound
+//! by the proxy, which refuses what could not be recorded.
 
+use std::collections::HashMap;
 use std::io::{self, Write as _};
 use std::sync::{Mutex, PoisonError};
 
@@ -15,8 +18,8 @@ use warrant_sandbox::{NetworkDecision, RunReport, Sink, Stream};
 use crate::redact::{RedactStream, Redactor};
 use crate::run::Observer;
 
-/// More destinations than this are counted under one name.
-const MOST_DESTINATIONS: usize = 1024;
+/// Blocked destinations beyond this many are in a list, not in an event each.
+const MOST_BLOCKED_EVENTS: usize = 1024;
 /// More models than this are not told apart.
 const MOST_MODELS: usize = 64;
 /// Hosts that serve models and nothing else; what is said to them is encrypted.
@@ -30,8 +33,6 @@ const MODEL_HOSTS: [(&str, &str); 8] = [
     ("openrouter.ai", "openrouter"),
     ("api.groq.com", "groq"),
 ];
-const OTHER_DESTINATIONS: &str = "[others]";
-
 /// The sink of one run.
 pub(crate) struct RunSink<'a> {
     observer: &'a dyn Observer,
@@ -45,6 +46,8 @@ struct State {
     log: Option<Box<dyn BlobWrite>>,
     log_bytes: u64,
     destinations: Vec<Destination>,
+    /// Where in the list each is.
+    places: HashMap<DestinationKey, usize>,
     /// Provider and model of the calls that were seen.
     models: Vec<(String, String)>,
 }
@@ -55,11 +58,17 @@ struct Channel {
     bytes: u64,
 }
 
-struct Destination {
+/// What tells one destination from another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct DestinationKey {
     host: String,
     port: u16,
     allowed: bool,
     why: String,
+}
+
+struct Destination {
+    key: DestinationKey,
     count: u64,
     bytes_out: u64,
     bytes_in: u64,
@@ -75,6 +84,19 @@ pub(crate) struct Taken {
     pub(crate) log: Option<BlobRef>,
     /// What was reached or refused, as events.
     pub(crate) network: Vec<Event>,
+    /// Blocked destinations beyond those.
+    pub(crate) folded: Option<FoldedBlocks>,
+}
+
+/// Blocked destinations that are in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FoldedBlocks {
+    /// How many.
+    pub(crate) destinations: u64,
+    /// How many attempts, over all of them.
+    pub(crate) attempts: u64,
+    /// One line each: host, port, reason, attempts.
+    pub(crate) list: String,
 }
 
 impl<'a> RunSink<'a> {
@@ -91,6 +113,7 @@ impl<'a> RunSink<'a> {
             log: Some(log),
             log_bytes: 0,
             destinations: Vec::new(),
+            places: HashMap::new(),
             models: Vec::new(),
         };
         Self { observer, redactor, state: Mutex::new(state) }
@@ -120,13 +143,15 @@ impl<'a> RunSink<'a> {
             _ => None,
         };
         let models = models_called(&state);
-        let network = state.destinations.into_iter().map(Destination::into_event);
+        let (recorded, folded) = fold_blocked(state.destinations);
+        let network = recorded.into_iter().map(Destination::into_event);
         let network = network.chain(models).collect();
         Ok(Taken {
             stdout: state.stdout.summary(stdout.truncated),
             stderr: state.stderr.summary(stderr.truncated),
             log,
             network,
+            folded,
         })
     }
 }
@@ -136,7 +161,8 @@ fn models_called(state: &State) -> Vec<Event> {
     let mut calls = state.models.clone();
     for (host, provider) in MODEL_HOSTS {
         let is_read = calls.iter().any(|(known, _)| known == provider);
-        let is_reached = state.destinations.iter().any(|known| known.allowed && known.host == host);
+        let is_reached =
+            state.destinations.iter().any(|known| known.key.allowed && known.key.host == host);
         if is_reached && !is_read {
             calls.push((provider.to_owned(), "unknown".to_owned()));
         }
@@ -188,42 +214,40 @@ impl State {
     }
 
     fn count(&mut self, host: String, decision: &NetworkDecision) {
-        let mut new = Destination {
-            host,
-            port: decision.port,
-            allowed: decision.allowed,
-            why: decision.why.clone(),
-            count: 0,
-            bytes_out: 0,
-            bytes_in: 0,
-        };
-        let mut at = self.place_of(&new);
-        if at.is_none() && self.destinations.len() >= MOST_DESTINATIONS {
-            new = Destination {
-                host: OTHER_DESTINATIONS.to_owned(),
-                port: 0,
-                why: String::new(),
-                ..new
-            };
-            at = self.place_of(&new);
+        let NetworkDecision { port, allowed, .. } = *decision;
+        let key = DestinationKey { host, port, allowed, why: decision.why.clone() };
+        let next = self.destinations.len();
+        let at = *self.places.entry(key.clone()).or_insert(next);
+        if at == next {
+            self.destinations.push(Destination { key, count: 0, bytes_out: 0, bytes_in: 0 });
         }
-        let known = match at.and_then(|at| self.destinations.get_mut(at)) {
-            Some(known) => known,
-            None => self.destinations.push_mut(new),
-        };
+        let Some(known) = self.destinations.get_mut(at) else { return };
         known.count = known.count.saturating_add(decision.count);
         known.bytes_out = known.bytes_out.saturating_add(decision.bytes_out);
         known.bytes_in = known.bytes_in.saturating_add(decision.bytes_in);
     }
+}
 
-    fn place_of(&self, wanted: &Destination) -> Option<usize> {
-        self.destinations.iter().position(|known| {
-            known.host == wanted.host
-                && known.port == wanted.port
-                && known.allowed == wanted.allowed
-                && known.why == wanted.why
-        })
+/// Parts what is recorded one by one from the blocked destinations that go into a list.
+fn fold_blocked(all: Vec<Destination>) -> (Vec<Destination>, Option<FoldedBlocks>) {
+    let mut blocked = 0;
+    let (recorded, folded): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| {
+        blocked += usize::from(!one.key.allowed);
+        // SECURITY: a flood of blocked names must never hide where something really went.
+        one.key.allowed || blocked <= MOST_BLOCKED_EVENTS
+    });
+    if folded.is_empty() {
+        return (recorded, None);
     }
+    let attempts = folded.iter().map(|one| one.count).sum();
+    let line = |one: &Destination| {
+        let DestinationKey { host, port, why, .. } = &one.key;
+        format!("{host}\t{port}\t{why}\t{}\n", one.count)
+    };
+    let mut lines: Vec<String> = folded.iter().map(line).collect();
+    lines.sort_unstable();
+    let destinations = folded.len() as u64;
+    (recorded, Some(FoldedBlocks { destinations, attempts, list: lines.concat() }))
 }
 
 impl Channel {
@@ -235,12 +259,12 @@ impl Channel {
 
 impl Destination {
     fn into_event(self) -> Event {
-        let is_known = self.host != OTHER_DESTINATIONS;
+        let DestinationKey { host, port, allowed, why } = self.key;
         Event::NetworkConnected {
-            host: self.host,
-            decision: if self.allowed { NetworkVerdict::Allowed } else { NetworkVerdict::Blocked },
-            port: is_known.then_some(self.port),
-            why: is_known.then_some(self.why),
+            host,
+            decision: if allowed { NetworkVerdict::Allowed } else { NetworkVerdict::Blocked },
+            port: Some(port),
+            why: Some(why),
             count: Some(self.count),
             bytes_out: Some(self.bytes_out),
             bytes_in: Some(self.bytes_in),

@@ -148,6 +148,7 @@ impl Hermetic {
             stderr: ended.stderr,
             posture: self.probe(),
             upper: None,
+            operation: None,
         })
     }
 }

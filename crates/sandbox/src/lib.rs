@@ -37,8 +37,8 @@ pub use invocation::{
 pub use namespace::{Namespace, veiled};
 pub use neighbors::{Neighborhood, Together};
 pub use port::{
-    Backend, BoundaryError, COMPONENTS, Gate, NetworkDecision, Plan, REMOTE_COMPONENTS, Refusal,
-    RunReport, Sink, Stream, StreamDigest, components,
+    Backend, BoundaryError, COMPONENTS, Gate, NetworkDecision, Operation, Plan, REMOTE_COMPONENTS,
+    Refusal, RunReport, Sink, Stream, StreamDigest, components,
 };
 pub use process::Process;
 #[cfg(feature = "remote")]

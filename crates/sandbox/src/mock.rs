@@ -202,6 +202,7 @@ impl Backend for Mock {
             stderr: ended.stderr,
             posture: self.probe(),
             upper: None,
+            operation: None,
         };
         if self.faults.lying_digest {
             report.stdout.digest = Digest::of(b"something else");

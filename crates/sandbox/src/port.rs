@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::time::SystemTime;
 
 use thiserror::Error;
+use warrant_protocol::observation::OperationGuard;
 use warrant_protocol::{Digest, Isolation, LimitKind, Outcome, Posture, Usage};
 
 use crate::{Cancel, Invocation};
@@ -21,6 +22,12 @@ pub trait Backend: Send + Sync {
     /// compared with what it was given before it runs.
     fn shows_host_paths(&self) -> bool {
         matches!(self.isolation(), Isolation::Namespace | Isolation::Process)
+    }
+
+    /// Returns whether [`Backend::run`] starts a program. Where it does not, Warrant itself does
+    /// what was asked for: there is no boundary to try, and the report says what was done.
+    fn starts_program(&self) -> bool {
+        true
     }
 
     /// Returns what is enforced here and now, found by trying; a backend may remember a trial for
@@ -228,6 +235,19 @@ pub struct RunReport {
     /// deletions, `user.overlay.opaque` or `trusted.overlay.opaque` hides what was below).
     /// Present when the workspace was an overlay; dropping it drops the changes.
     pub upper: Option<OwnedFd>,
+    /// What Warrant did itself, when no program was started; then the posture says nothing.
+    pub operation: Option<Operation>,
+}
+
+/// What Warrant did itself, without starting a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operation {
+    /// What: `file.read`, `sandbox.life`, ….
+    pub name: &'static str,
+    /// Whether it was done.
+    pub succeeded: bool,
+    /// What really held meanwhile.
+    pub guards: Vec<OperationGuard>,
 }
 
 /// The digest of the bytes of one stream that passed the output limit.

@@ -434,7 +434,7 @@ impl Remote {
         let Driven { outcome, usage, stdout, stderr } = driven;
         let nothing = || unavailable(self.isolation(), "the run was stopped before it was read");
         let posture = posture.unwrap_or_else(nothing);
-        RunReport { outcome, usage, stdout, stderr, posture, upper }
+        RunReport { outcome, usage, stdout, stderr, posture, upper, operation: None }
     }
 }
 

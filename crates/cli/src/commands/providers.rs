@@ -221,6 +221,7 @@ fn posture_text(posture: &Posture) -> String {
     for (name, component) in posture.components.iter() {
         let (word, tone) = match component.enforcement {
             Enforcement::Enforced => ("enforced", Tone::Good),
+            Enforcement::Observed => ("observed", Tone::Good),
             Enforcement::Absent => ("absent", Tone::Bad),
             Enforcement::Unknown => ("unknown", Tone::Bad),
         };

@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use warrant_plane::store::{RunFilter, RunRow};
 use warrant_protocol::event::ArtifactKind;
+use warrant_protocol::observation::CaptureExtent;
 use warrant_protocol::{ChainedEvent, Digest, Event, RunId, RunState, Timestamp};
 
 use crate::args::{Bundle, Export, Log, Runs, Watch};
@@ -194,11 +195,31 @@ pub(crate) fn artifact(
     Ok(found)
 }
 
-/// Fails for a run that changed files of which no diff was kept.
+/// Fails for a run that changed files of which no diff was kept, and for one of which nobody saw
+/// everything it may have changed.
 pub(crate) fn check_unchanged(records: Records<'_>, run: &RunId) -> anyhow::Result<()> {
-    let mut events = records.store().events(run)?.into_iter();
-    if events.any(|row| row.body.contains(r#""type":"file.changed""#)) {
-        bail!("{run} changed files, but no diff of them was kept; see warrant receipt {run}");
+    for row in records.store().events(run)? {
+        let event: Value =
+            serde_json::from_str(&row.body).context("a stored event does not read back")?;
+        let body = event.get("event").cloned().unwrap_or_default();
+        match serde_json::from_value(body) {
+            Ok(Event::FileChanged { .. }) => {
+                bail!(
+                    "{run} changed files, but no diff of them was kept; see warrant receipt {run}"
+                )
+            }
+            Ok(Event::CaptureRecorded { extent, reason, .. })
+                if extent != CaptureExtent::Complete =>
+            {
+                let reason = reason.unwrap_or_else(|| "no reason given".to_owned());
+                bail!(
+                    "what {run} changed was not captured ({}): {}; see warrant receipt {run}",
+                    extent.as_str(),
+                    ui::printable(&reason)
+                )
+            }
+            _ => {}
+        }
     }
     Ok(())
 }

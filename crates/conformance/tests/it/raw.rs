@@ -159,7 +159,7 @@ fn run(
     let wall_us = u64::try_from(started.elapsed().as_micros()).ok();
     let usage = Usage { wall_us, ..Usage::default() };
     let (stdout, stderr) = (told(&kept.0), told(&kept.1));
-    Ok(RunReport { outcome, usage, stdout, stderr, posture, upper: None })
+    Ok(RunReport { outcome, usage, stdout, stderr, posture, upper: None, operation: None })
 }
 
 fn spawn(invocation: &Invocation) -> io::Result<Child> {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use serde_json::json;
 use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Outcome, Posture};
 use warrant_sandbox::{
-    Backend, BoundaryError, Cancel, EnvValue, EnvVar, Invocation, Neighborhood, Place, Plan,
-    Refusal, RunReport, Sink, Stream, WorkspaceAccess, components,
+    Backend, BoundaryError, Cancel, EnvValue, EnvVar, Invocation, Neighborhood, Operation, Place,
+    Plan, Refusal, RunReport, Sink, Stream, WorkspaceAccess,
 };
 
 use super::life::report;
@@ -148,11 +148,12 @@ impl Backend for Standing<'_> {
 impl Standing<'_> {
     /// Says what a shell says that cannot go where it is sent; nothing is started.
     fn went_nowhere(&self, cwd: &str, sink: &dyn Sink) -> RunReport {
-        const SOURCE: &str = "no working directory";
-        let posture = programless(self.isolation(), SOURCE);
         let line = format!("cd: {cwd}: No such file or directory\n");
         let said = (Stream::Stderr, line.as_bytes());
-        report((Outcome::Exited { code: 1 }, posture), Duration::ZERO, sink, said)
+        let operation =
+            Operation { name: "command.not-started", succeeded: false, guards: Vec::new() };
+        let outcome = Outcome::Performed { succeeded: false };
+        report((outcome, self.isolation(), operation), Duration::ZERO, sink, said)
     }
 }
 
@@ -161,9 +162,9 @@ fn with_own_disk(mut posture: Posture) -> Posture {
     for name in ["limits.disk", "limits.inodes"] {
         if posture.enforces(name) {
             let component = Component {
-                enforcement: Enforcement::Enforced,
+                enforcement: Enforcement::Observed,
                 evidence: Evidence::Measured,
-                source: "sandbox directory and tmpfs".to_owned(),
+                source: "sandbox directory".to_owned(),
                 detail: Some("counted every 500 ms; the whole tree is ended".to_owned()),
             };
             posture.components.insert(name.to_owned(), component);
@@ -172,20 +173,11 @@ fn with_own_disk(mut posture: Posture) -> Posture {
     posture
 }
 
-/// The boundary of work that starts no program: calls on files, and a sandbox's life itself.
-///
-/// Every wall holds because there is nothing it would have to hold: only our own code runs, on
-/// descriptors below the sandbox's directory.
-pub(super) fn programless(isolation: Isolation, source: &str) -> Posture {
-    let component = || Component {
-        enforcement: Enforcement::Enforced,
-        evidence: Evidence::Measured,
-        source: source.to_owned(),
-        detail: Some("no program is started".to_owned()),
-    };
+/// What stands where work that starts no program has no boundary: it claims nothing.
+pub(super) fn no_posture(isolation: Isolation) -> Posture {
     Posture {
         isolation,
         provider_version: format!("warrant {}", env!("CARGO_PKG_VERSION")),
-        components: components().map(|name| (name, component())).collect(),
+        components: BTreeMap::new().into(),
     }
 }

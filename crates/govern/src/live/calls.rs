@@ -7,14 +7,16 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use warrant_plane::doors::{FileAnswer, FileCall, FileFault, WorkshopError, inside};
 use warrant_plane::{Judgment, Note, Submission};
+use warrant_protocol::observation::OperationGuard;
 use warrant_protocol::{Decision, Isolation, Outcome, Posture, RunId};
 use warrant_runner::run::Ended;
 use warrant_sandbox::{
-    Backend, BoundaryError, Cancel, Invocation, Plan, Refusal, RunReport, Sink, Stdin, Stream,
+    Backend, BoundaryError, Cancel, Invocation, Operation, Plan, Refusal, RunReport, Sink, Stdin,
+    Stream,
 };
 
 use super::asks::{self, Wish};
-use super::backend::programless;
+use super::backend::no_posture;
 use super::files::{self, Ground};
 use super::life::report;
 use super::sandbox::{Living, Unwatched, limits_of, plain_wish, words};
@@ -41,6 +43,8 @@ pub(super) fn file(
     let ground = Ground { directory: &living.directory, home: &living.wanted.home };
     let work = Work {
         isolation: shared.backend.isolation(),
+        name: operation_name(&call),
+        guards: &|plan| guards(&call, plan),
         slot: Mutex::new(None),
         act: &|plan| match &call {
             FileCall::Watch { path, recursive, entries } => {
@@ -104,7 +108,13 @@ pub(super) fn write_down(
 pub(super) fn noted(shared: &Shared, (run, ask): (&RunId, &Ask)) -> Result<(), WorkshopError> {
     let isolation = shared.backend.isolation();
     let entries = FileAnswer::Entries(Vec::new());
-    let work = Work { isolation, slot: Mutex::new(None), act: &|_| Ok(entries.clone()) };
+    let work = Work {
+        isolation,
+        name: "sandbox.change",
+        guards: &|_| Vec::new(),
+        slot: Mutex::new(None),
+        act: &|_| Ok(entries.clone()),
+    };
     let ended = perform(shared, (run, ask), &work)?;
     match ended.outcome.is_success() {
         true => Ok(()),
@@ -203,6 +213,54 @@ fn told(call: &FileCall, home: &str) -> Result<(Vec<String>, Option<String>), Wo
 
 type Acted = Result<FileAnswer, (FileFault, String)>;
 
+/// Returns what a call is, as its receipt names it.
+const fn operation_name(call: &FileCall) -> &'static str {
+    match call {
+        FileCall::Read { .. } => "file.read",
+        FileCall::Write { .. } => "file.write",
+        FileCall::List { .. } => "directory.list",
+        FileCall::Stat { .. } => "file.stat",
+        FileCall::MakeDirectory { .. } => "directory.make",
+        FileCall::Move { .. } => "file.move",
+        FileCall::Remove { .. } => "file.remove",
+        FileCall::SetMode { .. } => "file.set-mode",
+        FileCall::Watch { .. } => "directory.watch",
+    }
+}
+
+/// Returns what really holds while a call is done, as [`act`] and [`files::perform`] apply it.
+fn guards(call: &FileCall, plan: &Plan) -> Vec<OperationGuard> {
+    let mut guards = vec![OperationGuard::new(
+        "files.beneath",
+        "openat2 from the sandbox's directory: RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, \
+         RESOLVE_NO_MAGICLINKS",
+    )];
+    let mut bound = |name: &str, most: Option<u64>| {
+        guards.extend(most.map(|most| OperationGuard::new(name, format!("at most {most}"))));
+    };
+    match call {
+        FileCall::Read { .. } => {
+            bound("bounds.file-bytes", Some(files::MOST_BYTES));
+            let masks = plan.invocation.files.masks.len();
+            guards.push(OperationGuard::new("files.masks", format!("{masks} masks, by name")));
+        }
+        FileCall::Write { .. } => {
+            let limits = &plan.invocation.limits;
+            bound("bounds.file-bytes", limits.file_bytes);
+            bound("bounds.disk-bytes", limits.disk_bytes);
+            bound("bounds.inodes", limits.inodes);
+        }
+        FileCall::List { .. } => bound("bounds.entries", Some(files::MOST_ENTRIES as u64)),
+        FileCall::Stat { .. }
+        | FileCall::MakeDirectory { .. }
+        | FileCall::Move { .. }
+        | FileCall::Remove { .. }
+        | FileCall::SetMode { .. }
+        | FileCall::Watch { .. } => {}
+    }
+    guards
+}
+
 /// Does the call within the limits of its plan.
 fn act(ground: &Ground<'_>, call: &FileCall, plan: &Plan) -> Acted {
     let limits = &plan.invocation.limits;
@@ -226,12 +284,13 @@ fn act(ground: &Ground<'_>, call: &FileCall, plan: &Plan) -> Acted {
 /// Work of ours as a backend: one closure, its answer in a slot, one line in the receipt.
 struct Work<'a> {
     isolation: Isolation,
+    /// What it is, for the receipt.
+    name: &'static str,
+    /// What holds while it is done.
+    guards: &'a (dyn Fn(&Plan) -> Vec<OperationGuard> + Sync),
     slot: Mutex<Option<Acted>>,
     act: &'a (dyn Fn(&Plan) -> Acted + Sync),
 }
-
-/// What enforces, for the posture.
-const SOURCE: &str = "openat2 beneath the sandbox's directory";
 
 impl Backend for Work<'_> {
     fn isolation(&self) -> Isolation {
@@ -242,8 +301,12 @@ impl Backend for Work<'_> {
         false
     }
 
+    fn starts_program(&self) -> bool {
+        false
+    }
+
     fn probe(&self) -> Posture {
-        programless(self.isolation, SOURCE)
+        no_posture(self.isolation)
     }
 
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
@@ -254,17 +317,19 @@ impl Backend for Work<'_> {
     fn run(&self, plan: &Plan, sink: &dyn Sink, _: &Cancel) -> Result<RunReport, BoundaryError> {
         let began = Instant::now();
         let acted = (self.act)(plan);
-        let (code, line) = match &acted {
-            Ok(answer) => (0, answer_line(answer)),
-            Err((_, message)) => (1, json!({ "error": message })),
+        let (succeeded, line) = match &acted {
+            Ok(answer) => (true, answer_line(answer)),
+            Err((_, message)) => (false, json!({ "error": message })),
         };
         if let Ok(mut slot) = self.slot.lock() {
             *slot = Some(acted);
         }
-        let outcome = Outcome::Exited { code };
+        let outcome = Outcome::Performed { succeeded };
         let line = line.to_string();
         let said = (Stream::Stdout, line.as_bytes());
-        Ok(report((outcome, self.probe()), began.elapsed(), sink, said))
+        let guards = (self.guards)(plan);
+        let operation = Operation { name: self.name, succeeded, guards };
+        Ok(report((outcome, self.isolation, operation), began.elapsed(), sink, said))
     }
 }
 

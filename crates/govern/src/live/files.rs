@@ -16,9 +16,9 @@ use warrant_plane::doors::{Entry, EntryKind, FileAnswer, FileCall, FileFault, in
 use warrant_protocol::glob::Masks;
 
 /// Larger files do not travel through a door.
-const MOST_BYTES: u64 = 64 * 1024 * 1024;
+pub(super) const MOST_BYTES: u64 = 64 * 1024 * 1024;
 /// Longer listings are refused.
-const MOST_ENTRIES: usize = 100_000;
+pub(super) const MOST_ENTRIES: usize = 100_000;
 /// Deeper trees are not removed or listed.
 const DEEPEST: usize = 200;
 

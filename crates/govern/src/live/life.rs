@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
+use warrant_protocol::observation::OperationGuard;
 use warrant_protocol::{Digest, Isolation, LimitKind, Outcome, Posture, Usage};
 use warrant_sandbox::{
-    Backend, BoundaryError, Cancel, Invocation, Plan, Refusal, RunReport, Sink, Stream,
+    Backend, BoundaryError, Cancel, Invocation, Operation, Plan, Refusal, RunReport, Sink, Stream,
     StreamDigest,
 };
 
-use super::backend::programless;
+use super::backend::no_posture;
 use super::disk;
 
 /// Why a sandbox ends.
@@ -66,9 +67,6 @@ pub(super) struct LifeWork<'a> {
     pub(super) clear: &'a (dyn Fn() -> (u64, u64) + Sync),
 }
 
-/// What enforces, for the posture.
-const SOURCE: &str = "life of a sandbox";
-
 impl Backend for LifeWork<'_> {
     fn isolation(&self) -> Isolation {
         self.isolation
@@ -78,8 +76,12 @@ impl Backend for LifeWork<'_> {
         false
     }
 
+    fn starts_program(&self) -> bool {
+        false
+    }
+
     fn probe(&self) -> Posture {
-        programless(self.isolation, SOURCE)
+        no_posture(self.isolation)
     }
 
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
@@ -96,18 +98,23 @@ impl Backend for LifeWork<'_> {
             .map_err(|cause| BoundaryError { step: "removing a sandbox", cause })?;
         let told = json!({ "commands": commands, "fileCalls": file_calls, "left": 0 });
         let outcome = match reason {
-            Reason::Destroyed => Outcome::Exited { code: 0 },
+            Reason::Destroyed => Outcome::Performed { succeeded: true },
             Reason::Expired => Outcome::Limited { limit: LimitKind::Wall },
         };
         let told = told.to_string();
         let said = (Stream::Stdout, told.as_bytes());
-        Ok(report((outcome, self.probe()), began.elapsed(), sink, said))
+        let guards = vec![OperationGuard::new(
+            "files.removed",
+            "the sandbox's directory was removed after its last command ended",
+        )];
+        let operation = Operation { name: "sandbox.life", succeeded: true, guards };
+        Ok(report((outcome, self.isolation, operation), began.elapsed(), sink, said))
     }
 }
 
 /// Returns the report of work that started no program and says one line.
 pub(super) fn report(
-    (outcome, posture): (Outcome, Posture),
+    (outcome, isolation, operation): (Outcome, Isolation, Operation),
     wall: Duration,
     sink: &dyn Sink,
     (stream, line): (Stream, &[u8]),
@@ -127,7 +134,8 @@ pub(super) fn report(
         usage: Usage { wall_us: u64::try_from(wall.as_micros()).ok(), ..Usage::default() },
         stdout: digest(stdout),
         stderr: digest(stderr),
-        posture,
+        posture: no_posture(isolation),
         upper: None,
+        operation: Some(operation),
     }
 }

@@ -15,7 +15,7 @@ use warrant_plane::doors::{
 use warrant_plane::store::RunFilter;
 use warrant_policy::preset::Preset;
 use warrant_protocol::request::{ActorKind, ActorRef};
-use warrant_protocol::{LimitKind, Outcome, RunState};
+use warrant_protocol::{KeyRole, LimitKind, Outcome, RunState, TrustedKeys};
 use warrant_sandbox::Namespace;
 
 use crate::desk::asking_desk;
@@ -100,6 +100,15 @@ pub(crate) fn forbid_when(house: &House, condition: &str) {
 }
 
 impl House {
+    /// Returns the keys that vouch for every receipt of the house.
+    pub(crate) fn trusted(&self) -> TrustedKeys {
+        let home = self.desk.plane().home();
+        TrustedKeys::none()
+            .and(KeyRole::Plane, home.plane_key().public().clone())
+            .and(KeyRole::Runner, home.plane_key().public().clone())
+            .and(KeyRole::Runner, home.runner_key().public().clone())
+    }
+
     pub(crate) fn bundle(&self, run: &warrant_protocol::RunId) -> String {
         self.desk.plane().bundle(run).unwrap().to_string()
     }

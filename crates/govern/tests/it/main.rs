@@ -11,5 +11,6 @@ mod desk;
 mod governed;
 mod live;
 mod lookouts;
+mod operations;
 mod passed;
 mod sessions;

@@ -108,6 +108,7 @@ impl End {
         const KILLED: i64 = 137;
         match &self.outcome {
             Outcome::Exited { code } => Some(i64::from(*code)),
+            Outcome::Performed { succeeded } => Some(i64::from(!succeeded)),
             Outcome::Signaled { signal } => Some(128 + i64::from(*signal)),
             Outcome::Cancelled | Outcome::Limited { .. } => Some(KILLED),
             Outcome::Denied

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Direction, Event, GapDecision, NetworkVerdict};
+use crate::observation::CaptureExtent;
 use crate::request::ContinuationTier;
 use crate::{ChainedEvent, Decision, Digest, Outcome};
 
@@ -125,6 +126,27 @@ fn summarize_ours(event: &Event) -> (Tone, String) {
             let tone = if outcome.is_success() { Tone::Ok } else { Tone::Error };
             (tone, outcome_words(outcome))
         }
+        Event::OperationPerformed { operation, succeeded, .. } => {
+            let tone = if *succeeded { Tone::Ok } else { Tone::Error };
+            let done = if *succeeded { "done" } else { "not done" };
+            (tone, format!("{operation} {done} by Warrant itself, no program ran"))
+        }
+        Event::PostureObserved { posture, .. } => {
+            (Tone::Ok, format!("{} by {}", posture.isolation, posture.provider_version))
+        }
+        Event::CaptureRecorded { extent, files, reason } => {
+            let tone = if *extent == CaptureExtent::Complete { Tone::Info } else { Tone::Warn };
+            let why = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            (tone, format!("{}, {files} files{why}", extent.as_str()))
+        }
+        Event::ExportJudged { path, verdict, class, count, .. } => {
+            let more = count.map(|count| format!(", {count} paths")).unwrap_or_default();
+            (Tone::Warn, format!("{path} {} ({class}{more})", verdict.as_str()))
+        }
+        Event::NetworkFolded { destinations, attempts, hash } => {
+            let list = short(*hash);
+            (Tone::Warn, format!("{destinations} more blocked, {attempts} attempts, list {list}"))
+        }
         Event::RunStopping { actor } => (Tone::Warn, actor.label()),
         Event::RunRequeued { epoch } => (Tone::Warn, format!("lease {epoch} ended")),
         Event::RunLost { last_heard_at, .. } => {
@@ -140,6 +162,8 @@ fn summarize_ours(event: &Event) -> (Tone, String) {
 pub fn outcome_words(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Exited { code } => format!("exit {code}"),
+        Outcome::Performed { succeeded: true } => "done by Warrant itself".to_owned(),
+        Outcome::Performed { succeeded: false } => "not done; no program ran".to_owned(),
         Outcome::Signaled { signal } => format!("signal {signal}"),
         Outcome::Limited { limit } => format!("stopped by the {} limit", limit.as_str()),
         Outcome::Cancelled => "cancelled".to_owned(),

@@ -53,7 +53,7 @@ const CONTRACT_MEMBERS: [&str; 30] = [
 ];
 
 /// Members of receipts that follow from the chain.
-const RECEIPT_MEMBERS: [&str; 29] = [
+const RECEIPT_MEMBERS: [&str; 33] = [
     "runId",
     "contractHash",
     "runner",
@@ -83,6 +83,10 @@ const RECEIPT_MEMBERS: [&str; 29] = [
     "gaps",
     "grants",
     "lamport",
+    "operation",
+    "capture",
+    "export",
+    "networkFolded",
 ];
 
 pub(super) fn check(parts: &Parts, trusted: &TrustedKeys, problems: &mut Vec<Problem>) {
@@ -371,11 +375,12 @@ fn check_contract_kept(parts: &Parts, chain: &Chain, problems: &mut Vec<Problem>
         }
     }
     check_posture(parts, problems);
+    super::observed::check(parts, chain, problems);
     check_outcome(parts.receipt.body(), problems);
 }
 
 /// The hash of the contract's command; how an agent is started is the runner's business.
-fn contracted_command(execution: &ExecutionSpec) -> Option<crate::Digest> {
+pub(super) fn contracted_command(execution: &ExecutionSpec) -> Option<crate::Digest> {
     match execution {
         ExecutionSpec::Agent { .. } => None,
         ExecutionSpec::Shell { .. } | ExecutionSpec::Argv { .. } => {
@@ -393,15 +398,16 @@ fn check_posture(parts: &Parts, problems: &mut Vec<Problem>) {
     {
         problems.push(Problem::OtherIsolation);
     }
-    let has_run = match &receipt.outcome {
-        Some(
-            Outcome::Exited { .. }
-            | Outcome::Signaled { .. }
-            | Outcome::Limited { .. }
-            | Outcome::Unobserved,
-        ) => true,
-        Some(_) | None => false,
-    };
+    let has_run = receipt.operation.is_none()
+        && match &receipt.outcome {
+            Some(
+                Outcome::Exited { .. }
+                | Outcome::Signaled { .. }
+                | Outcome::Limited { .. }
+                | Outcome::Unobserved,
+            ) => true,
+            Some(_) | None => false,
+        };
     let Some(demanded) = contract.required_posture.as_ref().filter(|_| has_run) else { return };
     let lacking = match &receipt.posture {
         Some(posture) => posture.lacking(demanded.iter().map(String::as_str)),

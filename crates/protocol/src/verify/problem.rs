@@ -169,6 +169,29 @@ pub enum Problem {
         /// Which component.
         component: String,
     },
+    /// No program ran, and an event or the outcome says that one did; or the other way around.
+    #[error("{event_type} contradicts what the chain says of whether a program ran")]
+    ProgramContradiction {
+        /// Which event.
+        event_type: String,
+    },
+    /// The export gate kept a path out, and `file.changed` says that it changed.
+    #[error("file.changed names {path}, which the export gate kept out")]
+    HeldFileChanged {
+        /// Which path.
+        path: String,
+    },
+    /// What the chain says of the captured changes does not add up.
+    #[error("capture.recorded counts {counted} files, and the chain has {found}")]
+    CaptureCount {
+        /// As counted.
+        counted: u64,
+        /// As found.
+        found: u64,
+    },
+    /// The list of folded destinations is no artifact of the run.
+    #[error("network.folded names a list that is no artifact of the run")]
+    FoldedListMissing,
     /// The end and the outcome say different things.
     #[error("status and outcome contradict each other")]
     OutcomeContradiction,

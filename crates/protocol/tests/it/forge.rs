@@ -145,6 +145,7 @@ pub(crate) fn our_events() -> Vec<Event> {
         Event::PreflightChecked {
             posture: posture(),
             limits_enforced: Limits { wall_ms: Some(60_000), ..Limits::danger_unlimited() },
+            limits_observed: None,
             evidence_accepted: BTreeMap::from([("network".to_owned(), Evidence::Measured)]),
         },
         Event::RunStarted { epoch: 1, lamport: Some(7) },

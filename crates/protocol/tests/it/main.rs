@@ -8,6 +8,7 @@
 )]
 
 mod forge;
+mod lies;
 mod objects;
 mod primitives;
 mod properties;

@@ -51,7 +51,7 @@ who approved?
   human:security-lead at level 2, 2026-06-18T19:39:11.000Z, by signed statement
 what saw it?
   runner rnr_00000000-0000-4000-8000-000000000003 in pool eng-prod, namespace
-  2 of 2 walls held, by linux 6.18, warrant 0.1.0
+  2 of 2 protections in force, by linux 6.18, warrant 0.1.0
   secret API_TOKEN (e2e-test)
   network example.com allowed
   network evil.example blocked

@@ -11,6 +11,7 @@ mod crash;
 mod leaks;
 mod leases;
 mod loopback;
+mod observed;
 mod redact;
 mod remote;
 mod support;

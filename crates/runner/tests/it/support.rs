@@ -326,6 +326,7 @@ impl Backend for TestBackend {
             stderr: digest,
             posture,
             upper: self.upper.as_ref().map(|path| std::fs::File::open(path).unwrap().into()),
+            operation: None,
         })
     }
 }

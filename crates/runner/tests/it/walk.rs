@@ -33,6 +33,7 @@ fn a_run_leaves_a_receipt_that_both_signed() {
             "preimage.bound",
             "run.started",
             "command.executed",
+            "posture.observed",
             "output.recorded",
             "artifact.created",
             "boundary.crossed",

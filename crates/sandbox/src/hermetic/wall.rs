@@ -103,6 +103,7 @@ fn report(outcome: Outcome, ended: Ended, jail: RunReport) -> RunReport {
         stderr: ended.stderr,
         posture: jail.posture,
         upper: jail.upper,
+        operation: None,
     }
 }
 

@@ -267,6 +267,8 @@ fn kept_details(kept: &Kept, ended: &Ended) -> Value {
 pub(crate) const fn exit_of(outcome: &Outcome) -> Exit {
     match outcome {
         Outcome::Exited { code } => Exit::Program(*code),
+        Outcome::Performed { succeeded: true } => Exit::Program(0),
+        Outcome::Performed { succeeded: false } => Exit::Failure,
         Outcome::Signaled { signal } => Exit::Signal(*signal),
         Outcome::Limited { limit: LimitKind::Wall } => Exit::TimedOut,
         Outcome::Limited { .. } => Exit::LimitStruck,

@@ -329,6 +329,10 @@ fn last(end: &End, watch: &Watch) -> Bytes {
     };
     let (event, fault) = match &end.outcome {
         Outcome::Exited { code } => ended(i64::from(*code), format!("exit status {code}"), true),
+        Outcome::Performed { succeeded } => {
+            let code = i64::from(!succeeded);
+            ended(code, format!("exit status {code}"), true)
+        }
         Outcome::Signaled { signal } => ended(-1, format!("signal: {signal}"), false),
         // Its end is the sandbox's; a program of its own would have an end to tell.
         Outcome::Cancelled if !watch.visit.is_alive() => {

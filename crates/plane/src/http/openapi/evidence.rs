@@ -32,6 +32,13 @@ const EVENTS: &[(&str, &[(&str, Member)])] = &[
     ("run.failed", &[("failure", Member::Text), ("message", Member::Text)]),
     ("run.cancelled", &[("actor", Member::Actor)]),
     ("run.started", &[("epoch", Member::Number)]),
+    ("operation.performed", &[("operation", Member::Text), ("requestHash", Member::Digest)]),
+    ("capture.recorded", &[("extent", Member::Text), ("files", Member::Number)]),
+    ("export.judged", &[("path", Member::Text), ("verdict", Member::Text)]),
+    (
+        "network.folded",
+        &[("destinations", Member::Number), ("attempts", Member::Number), ("hash", Member::Digest)],
+    ),
     ("decision.made", &[("decision", Member::Text)]),
     ("approval.granted", &[("actor", Member::Actor), ("statementHash", Member::Digest)]),
     ("approval.denied", &[("actor", Member::Actor), ("reason", Member::Text)]),

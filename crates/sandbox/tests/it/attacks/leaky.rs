@@ -89,6 +89,7 @@ impl Backend for Leaky {
             stderr: digest(b""),
             posture: self.probe(),
             upper: None,
+            operation: None,
         })
     }
 }
