@@ -5,13 +5,14 @@
 
 mod judge;
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::SystemTime;
 
 use thiserror::Error;
 
+use crate::gate::link_class;
 use crate::journal::{ChangeId, Journal, JournalError, PathState, Prepared, Row};
 use crate::overlay::{self, OverlayError, Scanned};
 use crate::root::{Node, Root, SpecialKind};
@@ -141,8 +142,16 @@ pub fn plan_export(
     let scan = overlay::scan(&lower, &upper, &options.limits, GitNames::Enter)?;
     let repositories = judge::new_repositories(&scan.rows, |path| lower.node(path))
         .map_err(|error| OverlayError::Walk(WalkError::at(None)(error)))?;
-    let released: HashSet<&TreePath> = options.released.iter().collect();
-    let mut plan = judge::judge(scan.rows, &repositories, &released, options);
+    let mut outward = HashMap::new();
+    for row in scan.rows.iter().filter(|row| matches!(row.after, Node::Link(_))) {
+        let target = upper.link(&row.path);
+        let target = target.map_err(|error| WalkError::at(Some(&row.path))(error));
+        let class = link_class(&row.path, &target.map_err(OverlayError::Walk)?);
+        outward.extend(class.map(|class| (row.path.clone(), class)));
+    }
+    let context =
+        judge::Context { repositories, outward, released: options.released.iter().collect() };
+    let mut plan = judge::judge(scan.rows, &context, options);
     let too_deep = scan.too_deep.into_iter().map(|path| NotExported::TooDeep { path });
     plan.not_exported.extend(too_deep);
     Ok(plan)

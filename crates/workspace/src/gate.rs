@@ -5,10 +5,15 @@
 //! made, a package installed, a branch pushed. Build files (`Makefile`, `build.rs`) run only when
 //! the person builds, which is what the change was asked for; they are named and not held.
 
+mod links;
+mod names;
+
 use warrant_protocol::glob::matches_pattern;
 
 use crate::TreePath;
-use crate::path::is_git_name;
+
+pub(crate) use links::link_class;
+pub use names::classify;
 
 /// Why a file will execute later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,8 +34,20 @@ pub enum GateClass {
     EditorTask,
     /// Runs when an agent or its tools start here.
     AgentConfig,
+    /// Steers an agent that reads it: `AGENTS.md`, `CLAUDE.md`, `.cursorrules`.
+    AgentInstructions,
     /// Runs when a shell starts.
     ShellStartup,
+    /// Runs when a debugger starts: `.gdbinit`.
+    DebuggerStartup,
+    /// What decides how another version control system behaves: `.hg/hgrc`, `.jj/repo/config.toml`.
+    VersionControlConfig,
+    /// A program that tools start instead of the installed one: `.venv/bin/python`.
+    LocalProgram,
+    /// A link that leads out of the workspace.
+    OutwardLink,
+    /// A link to a program or library of the system.
+    SystemLink,
     /// Runs on somebody's machine when a branch is pushed.
     Ci,
     /// May run when packages are installed or loaded.
@@ -139,9 +156,16 @@ impl GatePolicy {
             | GateClass::DirectoryEnvironment
             | GateClass::EditorTask
             | GateClass::AgentConfig
-            | GateClass::ShellStartup => self.automatic,
+            | GateClass::ShellStartup
+            | GateClass::DebuggerStartup
+            | GateClass::VersionControlConfig
+            | GateClass::OutwardLink => self.automatic,
             GateClass::Ci => self.ci,
-            GateClass::PackageScript | GateClass::GitAttributes => self.packages,
+            GateClass::PackageScript
+            | GateClass::GitAttributes
+            | GateClass::AgentInstructions
+            | GateClass::LocalProgram
+            | GateClass::SystemLink => self.packages,
             GateClass::BuildScript => self.builds,
             // Its list decides; without one nobody says that it may go.
             GateClass::Listed => Verdict::Hold,
@@ -166,186 +190,6 @@ impl GateLists {
             Some(Verdict::Flag)
         } else {
             None
-        }
-    }
-}
-
-/// Returns why a file of this name executes later, if it does.
-///
-/// Case does not count: the disk the file ends on may fold it.
-#[must_use]
-pub fn classify(path: &TreePath) -> Option<GateClass> {
-    if path.git_part().is_some() {
-        return Some(classify_git(path));
-    }
-    let folded = String::from_utf8_lossy(path.as_bytes()).to_lowercase();
-    let segments: Vec<&str> = folded.split('/').collect();
-    let (name, above) = segments.split_last()?;
-    directory_class(above, name).or_else(|| name_class(name))
-}
-
-/// Judges a path inside a git directory.
-fn classify_git(path: &TreePath) -> GateClass {
-    let segments: Vec<Vec<u8>> =
-        path.segments().map(|segment| segment.to_ascii_lowercase()).collect();
-    let top = segments.iter().position(|segment| is_git_name(segment)).unwrap_or(0);
-    let inside: Vec<&[u8]> = segments.iter().skip(top + 1).map(Vec::as_slice).collect();
-    if top > 0 {
-        return GateClass::NewRepository;
-    }
-    let is_config = |name: &&[u8]| {
-        matches!(
-            *name,
-            b"config" | b"config.worktree" | b"attributes" | b"alternates" | b"commondir"
-        ) || matches!(*name, b"gitdir" | b"grafts" | b"http-alternates")
-    };
-    match inside.as_slice() {
-        [] => GateClass::GitConfig,
-        segments if segments.contains(&b"hooks".as_slice()) => GateClass::GitHook,
-        [.., last] if is_config(last) => GateClass::GitConfig,
-        _ => GateClass::GitState,
-    }
-}
-
-fn directory_class(above: &[&str], name: &str) -> Option<GateClass> {
-    let within = |directory: &str| above.contains(&directory);
-    let pair = |first: &str, second: &str| above.windows(2).any(|pair| pair == [first, second]);
-    if within(".husky") || within(".githooks") || within(".lefthook") {
-        return Some(GateClass::HookRunner);
-    }
-    let editors = [".vscode", ".idea", ".devcontainer", ".zed", ".fleet", ".vim", ".nvim"];
-    if editors.iter().any(|directory| within(directory)) {
-        return Some(GateClass::EditorTask);
-    }
-    if [".claude", ".cursor", ".codex", ".gemini", ".opencode"].iter().any(|name| within(name)) {
-        return Some(GateClass::AgentConfig);
-    }
-    let ci = [".circleci", ".buildkite", ".gitlab", ".woodpecker", ".gitea", ".forgejo", ".ci"];
-    if pair(".github", "workflows")
-        || pair(".github", "actions")
-        || ci.iter().any(|name| within(name))
-    {
-        return Some(GateClass::Ci);
-    }
-    if within(".cargo") && matches!(name, "config" | "config.toml") {
-        return Some(GateClass::PackageScript);
-    }
-    None
-}
-
-fn name_class(name: &str) -> Option<GateClass> {
-    let ends = |end: &str| name.ends_with(end);
-    Some(match name {
-        ".envrc" | ".mise.toml" | "mise.toml" | ".tool-versions" | ".autoenv" | ".autoenv.zsh" => {
-            GateClass::DirectoryEnvironment
-        }
-        ".exrc" | ".vimrc" | ".nvimrc" | ".nvim.lua" | ".dir-locals.el" | ".lvimrc" => {
-            GateClass::EditorTask
-        }
-        ".devcontainer.json" => GateClass::EditorTask,
-        _ if ends(".code-workspace") || ends(".sublime-project") => GateClass::EditorTask,
-        ".mcp.json" | "mcp.json" => GateClass::AgentConfig,
-        ".pre-commit-config.yaml"
-        | ".pre-commit-config.yml"
-        | "lefthook.yml"
-        | "lefthook.yaml"
-        | ".lefthook.yml"
-        | ".huskyrc"
-        | ".huskyrc.json"
-        | ".overcommit.yml" => GateClass::HookRunner,
-        ".bashrc" | ".bash_profile" | ".bash_login" | ".bash_logout" | ".bash_aliases"
-        | ".profile" | ".zshrc" | ".zshenv" | ".zprofile" | ".zlogin" | ".zlogout" | ".kshrc"
-        | ".cshrc" | ".tcshrc" | ".login" | ".logout" | ".inputrc" | ".xprofile" | ".xinitrc"
-        | "config.fish" => GateClass::ShellStartup,
-        ".gitlab-ci.yml"
-        | ".gitlab-ci.yaml"
-        | "jenkinsfile"
-        | "azure-pipelines.yml"
-        | "azure-pipelines.yaml"
-        | ".travis.yml"
-        | ".drone.yml"
-        | "bitbucket-pipelines.yml"
-        | ".woodpecker.yml"
-        | ".woodpecker.yaml"
-        | "appveyor.yml"
-        | ".appveyor.yml"
-        | ".cirrus.yml"
-        | "cloudbuild.yaml"
-        | ".semaphore" => GateClass::Ci,
-        "package.json"
-        | ".npmrc"
-        | ".yarnrc"
-        | ".yarnrc.yml"
-        | ".pnp.cjs"
-        | ".pnp.loader.mjs"
-        | ".pnpmfile.cjs"
-        | "pnpm-workspace.yaml"
-        | "setup.py"
-        | "setup.cfg"
-        | "conftest.py"
-        | "sitecustomize.py"
-        | "usercustomize.py"
-        | "composer.json"
-        | "gemfile"
-        | ".bundle"
-        | "pip.conf"
-        | "extconf.rb"
-        | "binding.gyp"
-        | "deno.json"
-        | "bunfig.toml" => GateClass::PackageScript,
-        _ if ends(".pth") || ends(".gemspec") => GateClass::PackageScript,
-        "makefile" | "gnumakefile" | "justfile" | "rakefile" | "build.rs" | "build.gradle"
-        | "build.gradle.kts" | "settings.gradle" | "cmakelists.txt" | "dockerfile"
-        | "meson.build" | "taskfile.yml" | "gulpfile.js" | "gruntfile.js" | "pyproject.toml" => {
-            GateClass::BuildScript
-        }
-        ".gitattributes" | ".gitmodules" => GateClass::GitAttributes,
-        _ => return None,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check(path: &str, expected: Option<GateClass>) {
-        assert_eq!(classify(&TreePath::new(path).unwrap()), expected, "{path}");
-    }
-
-    #[test]
-    fn names_that_execute_later_are_known_at_any_depth() {
-        use GateClass::{
-            AgentConfig, BuildScript, Ci, DirectoryEnvironment, EditorTask, GitAttributes,
-            GitConfig, GitHook, GitState, HookRunner, NewRepository, PackageScript, ShellStartup,
-        };
-        for (path, expected) in [
-            (".git/hooks/pre-commit", GitHook),
-            (".git/modules/sub/hooks/post-checkout", GitHook),
-            (".GIT/config", GitConfig),
-            (".git/info/attributes", GitConfig),
-            (".git/objects/info/alternates", GitConfig),
-            (".git", GitConfig),
-            (".git/index", GitState),
-            ("vendor/lib/.git/config", NewRepository),
-            ("a/b/.envrc", DirectoryEnvironment),
-            (".ENVRC", DirectoryEnvironment),
-            (".vscode/tasks.json", EditorTask),
-            ("web/.idea/runConfigurations/x.xml", EditorTask),
-            (".github/workflows/ci.yml", Ci),
-            ("Jenkinsfile", Ci),
-            ("web/package.json", PackageScript),
-            (".bashrc", ShellStartup),
-            (".husky/pre-commit", HookRunner),
-            (".claude/settings.json", AgentConfig),
-            ("Makefile", BuildScript),
-            ("x/.gitattributes", GitAttributes),
-        ] {
-            check(path, Some(expected));
-        }
-        for path in ["src/main.rs", "README.md", "hooks/pre-commit", "vscode/tasks.json", "config"]
-        {
-            check(path, None);
         }
     }
 }

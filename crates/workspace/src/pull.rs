@@ -20,13 +20,13 @@ use thiserror::Error;
 
 use crate::discover::{DiscoverError, Repository};
 use crate::export::Gated;
-use crate::gate::classify;
+use crate::gate::{classify, link_class};
 use crate::git::ScratchRepo;
 use crate::journal::{Journal, JournalError};
 use crate::object::Oid;
 use crate::raw::{BaseFile, parse_raw};
 use crate::root::Root;
-use crate::{FileMode, GatePolicy, GitError, TreePath, Verdict};
+use crate::{FileMode, GateClass, GatePolicy, GitError, TreePath, Verdict};
 
 pub use preview::{Conflict, MergePreview};
 
@@ -302,7 +302,10 @@ fn gate(
         }
         let old = olds.remove(&path).flatten();
         let judged = match &new {
-            Some(_) => options.policy.judge(&path, classify(&path)),
+            Some(new) => {
+                let class = class_in(repo, &path, new)?;
+                options.policy.judge(&path, class)
+            }
             None => None,
         };
         let verdict = match judged {
@@ -324,6 +327,20 @@ fn gate(
         repo.git("update-index").args(["-z", "--index-info"]).output_with(undo)?;
     }
     Ok((files, gated))
+}
+
+/// Returns why a file of the index is named: by its name, or as a link that leads out.
+fn class_in(
+    repo: &ScratchRepo,
+    path: &TreePath,
+    file: &BaseFile,
+) -> Result<Option<GateClass>, PullError> {
+    let class = classify(path);
+    if class.is_some() || file.mode != FileMode::Symlink {
+        return Ok(class);
+    }
+    let target = repo.git("cat-file").args(["blob", &file.oid.to_hex()]).output()?;
+    Ok(link_class(path, &target))
 }
 
 /// Returns a line for `git update-index --index-info` that sets or removes a path.

@@ -47,11 +47,21 @@ pub(super) fn new_repositories(
     Ok(found)
 }
 
+/// What is known of the rows before they are judged.
+#[derive(Debug)]
+pub(super) struct Context<'a> {
+    /// Directories that are a bare repository once the overlay is exported.
+    pub(super) repositories: BTreeSet<TreePath>,
+    /// Links that lead out of the workspace.
+    pub(super) outward: HashMap<TreePath, GateClass>,
+    /// Held paths the person has released.
+    pub(super) released: HashSet<&'a TreePath>,
+}
+
 /// Sorts every row: exported, named, held, refused.
 pub(super) fn judge(
     rows: Vec<Scanned>,
-    repositories: &BTreeSet<TreePath>,
-    released: &HashSet<&TreePath>,
+    context: &Context<'_>,
     options: &ExportOptions<'_>,
 ) -> ExportPlan {
     let mut plan = ExportPlan {
@@ -89,7 +99,7 @@ pub(super) fn judge(
             }
             _ => {}
         }
-        let class = class_of(&row, repositories);
+        let class = class_of(&row, context);
         // What is deleted executes no more; only inside git directories that matters too.
         let class = class.filter(|_| is_new || path.git_part().is_some());
         let judged = match class {
@@ -97,7 +107,7 @@ pub(super) fn judge(
             class => options.policy.judge(&path, class),
         };
         if let Some((class, verdict)) = judged {
-            let is_released = verdict == Verdict::Hold && released.contains(&path);
+            let is_released = verdict == Verdict::Hold && context.released.contains(&path);
             let verdict = if is_released { Verdict::Flag } else { verdict };
             plan.gated.push(Gated { path, class, verdict });
             if verdict != Verdict::Flag {
@@ -110,9 +120,9 @@ pub(super) fn judge(
     plan
 }
 
-fn class_of(row: &Scanned, repositories: &BTreeSet<TreePath>) -> Option<GateClass> {
+fn class_of(row: &Scanned, context: &Context<'_>) -> Option<GateClass> {
     let above = std::iter::successors(row.path.parent(), TreePath::parent);
-    if above.into_iter().any(|path| repositories.contains(&path)) {
+    if above.into_iter().any(|path| context.repositories.contains(&path)) {
         return Some(GateClass::NewRepository);
     }
     if let (Node::Directory(_), Node::Directory(_)) = (row.before, row.after) {
@@ -122,7 +132,8 @@ fn class_of(row: &Scanned, repositories: &BTreeSet<TreePath>) -> Option<GateClas
         // SECURITY: a link named `.vscode` makes tasks of files that have harmless names.
         Node::Link(_) => {
             let inside: [&[u8]; 3] = [b"x", b"workflows/x", b"config.toml"];
-            inside.iter().find_map(|name| classify(&row.path.join(name)))
+            let by_name = inside.iter().find_map(|name| classify(&row.path.join(name)));
+            by_name.or_else(|| context.outward.get(&row.path).copied())
         }
         _ => None,
     })

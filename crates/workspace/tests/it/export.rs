@@ -94,7 +94,7 @@ fn mixed() -> Overlay {
     let overlay = Overlay::over(fixture);
     overlay.run(
         "rm README.md; rm -r dir; mkdir dir; echo three > dir/three.txt; echo changed > src.txt
-         chmod +x src.txt; ln -s /etc/passwd link; mkdir -p empty/dir; touch kept/deep/x.txt
+         chmod +x src.txt; ln -s src.txt link; mkdir -p empty/dir; touch kept/deep/x.txt
          printf 'a\\0b' > new.bin; mv kept moved",
     );
     overlay
@@ -281,6 +281,36 @@ fn planted_files_that_execute_later_are_held_or_refused() {
     }
     overlay.apply(overlay.plan(&[path(".envrc")])).unwrap();
     assert!(repo.join(".envrc").exists(), "what the person released is exported");
+}
+
+#[test]
+fn link_that_leaves_the_workspace_is_held_where_it_lands() {
+    let fixture = Fixture::with_repo();
+    fs::create_dir_all(fixture.repo().join("a/b")).unwrap();
+    fs::write(fixture.repo().join("a/b/target.txt"), "x").unwrap();
+    symlink("../b/target.txt", fixture.repo().join("a/b/inner")).unwrap();
+    let overlay = Overlay::over(fixture);
+    // Moved to the top, the same text leads out.
+    overlay.run(
+        "ln -s ../../../.ssh out; ln -s /root/.ssh/id_ed25519 key; ln -s a/b ok; mv a/b/inner moved
+         ln -s /usr/bin/python3 python",
+    );
+    let plan = overlay.plan(&[]);
+    let verdict = |name: &str| {
+        let gated = plan.gated.iter().find(|gated| gated.path == path(name));
+        gated.map(|gated| (gated.class, gated.verdict))
+    };
+    for outward in ["out", "key", "moved"] {
+        assert_eq!(verdict(outward), Some((GateClass::OutwardLink, Verdict::Hold)), "{outward}");
+    }
+    assert_eq!(verdict("ok"), None);
+    assert_eq!(verdict("python"), Some((GateClass::SystemLink, Verdict::Flag)));
+    overlay.apply(plan).unwrap();
+    for outward in ["out", "key", "moved"] {
+        let left = fs::symlink_metadata(overlay.fixture.repo().join(outward));
+        assert!(left.is_err(), "{outward} was exported");
+    }
+    assert!(fs::symlink_metadata(overlay.fixture.repo().join("ok")).is_ok());
 }
 
 #[test]

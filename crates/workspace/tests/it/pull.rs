@@ -4,8 +4,8 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 
 use warrant_workspace::{
-    BranchWish, Changed, GatePolicy, Journal, MergePreview, PullError, PullOptions, Pulled,
-    TreePath, WhyBranch, pull,
+    BranchWish, Changed, GateClass, GatePolicy, Journal, MergePreview, PullError, PullOptions,
+    Pulled, TreePath, Verdict, WhyBranch, pull,
 };
 
 use crate::fixture::{Fixture, git_in, tree};
@@ -197,6 +197,21 @@ fn files_that_execute_later_are_kept_out_of_a_pull() {
     let names = run.fixture.git(&["ls-tree", "-r", "--name-only", &branch]);
     let names = String::from_utf8(names).unwrap();
     assert!(names.contains(".envrc") && !names.contains(".vscode"), "{names}");
+}
+
+#[test]
+fn link_that_leaves_the_repository_is_kept_out_of_a_pull() {
+    let run = Run::new();
+    let diff = "diff --git a/out b/out\nnew file mode 120000\n--- /dev/null\n+++ b/out\n\
+                @@ -0,0 +1 @@\n+../.ssh/config\n\\ No newline at end of file\n\
+                diff --git a/in b/in\nnew file mode 120000\n--- /dev/null\n+++ b/in\n\
+                @@ -0,0 +1 @@\n+lines.txt\n\\ No newline at end of file\n";
+    let pulled = run.pull(diff.as_bytes(), BranchWish::WhenNeeded).unwrap();
+    let Pulled::Applied { paths, gated } = pulled else { panic!("{pulled:?}") };
+    assert_eq!(paths, [path("in")]);
+    assert_eq!(gated.len(), 1);
+    assert_eq!((gated[0].class, gated[0].verdict), (GateClass::OutwardLink, Verdict::Hold));
+    assert!(fs::symlink_metadata(run.fixture.repo().join("out")).is_err());
 }
 
 #[test]
