@@ -1,8 +1,9 @@
 //! A plane somewhere else, as the commands see it: where it is, who we are there, and its calls.
 //!
 //! Which plane: `--plane`, `WARRANT_PLANE`, else the one that `warrant login` wrote into the home.
-//! The token: `WARRANT_TOKEN`, else the one of the login, else that of the home's own plane when it
-//! is alive. Without a plane a command speaks of this machine.
+//! The token: `WARRANT_TOKEN`, else the one of the login, else that of the home's own plane while it
+//! serves. The home's own plane is reached over the Unix socket in the home, whatever the token
+//! came from. Without a plane a command speaks of this machine.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write as _};
@@ -19,7 +20,7 @@ use warrant_workspace::{BlobSink, StoredBlob};
 
 use crate::args::PlaneArguments;
 use crate::exit::Misuse;
-use crate::living::own_plane;
+use crate::own_plane::OwnPlane;
 use crate::progress::{Meter, Metered};
 
 const LOGIN_FILE: &str = "login.json";
@@ -31,6 +32,8 @@ pub(crate) struct PlaneClient {
     token: String,
     /// The plane's key, when it was given at login.
     pub(crate) plane_key: Option<PublicKey>,
+    /// Keeps the way to the home's own plane open.
+    _own: Option<OwnPlane>,
 }
 
 /// What `warrant login` keeps.
@@ -60,7 +63,7 @@ impl PlaneClient {
         let same =
             |login: &&Login| login.plane.trim_end_matches('/') == plane.trim_end_matches('/');
         let login = login.as_ref().filter(same);
-        let own = home.filter(|_| login.is_none()).and_then(|home| own_plane(&home, &plane));
+        let own = home.map(|home| OwnPlane::find(&home, &plane)).transpose()?.flatten();
         let token = std::env::var("WARRANT_TOKEN").ok().filter(|token| !token.is_empty());
         let token = token
             .or_else(|| login.map(|login| login.token.clone()))
@@ -71,10 +74,13 @@ impl PlaneClient {
             )));
         };
         let ca = arguments.plane_ca.clone().or_else(|| login.and_then(|login| login.ca.clone()));
-        let http = Http::new(&plane, ca.as_deref()).map_err(|error| Misuse::of(error.into()))?;
+        let http = match &own {
+            Some(own) => own.http(&plane)?,
+            None => Http::new(&plane, ca.as_deref()).map_err(|error| Misuse::of(error.into()))?,
+        };
         let plane_key = login.and_then(|login| login.plane_key.clone());
-        let plane_key = plane_key.or_else(|| own.and_then(|own| own.key));
-        Ok(Some(Self { http, token, plane_key }))
+        let plane_key = plane_key.or_else(|| own.as_ref().and_then(|own| own.key.clone()));
+        Ok(Some(Self { http, token, plane_key, _own: own }))
     }
 
     /// As [`PlaneClient::find`], for commands that only a plane can answer.
@@ -189,7 +195,7 @@ pub(crate) fn write_login(
     Ok(path)
 }
 
-fn home_of(home: Option<&Path>) -> anyhow::Result<PathBuf> {
+pub(crate) fn home_of(home: Option<&Path>) -> anyhow::Result<PathBuf> {
     match home {
         Some(home) => {
             std::path::absolute(home).with_context(|| format!("cannot use {}", home.display()))

@@ -78,11 +78,12 @@ impl Fleet {
         BufReader::new(plane.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let said: Value = serde_json::from_str(&line).unwrap();
         let word = |name: &str| said[name].as_str().unwrap().to_owned();
-        let (url, admin, enroll) = (word("url"), word("adminToken"), word("enrollToken"));
+        let token = |name: &str| std::fs::read_to_string(word(name)).unwrap();
+        let (url, admin, enroll) = (word("url"), token("adminTokenFile"), word("enrollTokenFile"));
         let mut processes = vec![Process(plane)];
         for name in ["one", "two"] {
             let runner = Command::new(&warrant)
-                .args(["runner", "start", "--plane", &url, "--enroll-token", &enroll])
+                .args(["runner", "start", "--plane", &url, "--enroll-token-file", &enroll])
                 .args(["--concurrency", "4", "--data-dir"])
                 .arg(root.join(name))
                 .args(["--provider", "process", "--provider", "namespace"])

@@ -28,6 +28,7 @@ use crate::liveness::SignOfLife;
 use crate::notary::Notary;
 use crate::random;
 use crate::secrets::Secrets;
+use crate::serving::{ServingError, ServingLock};
 use crate::store::{BlobWriter, NewBlob, RunRow, Store, StoreError};
 
 /// The plane of one home, in this process.
@@ -38,6 +39,8 @@ pub struct EmbeddedPlane {
     secrets: Secrets,
     policy_hash: Mutex<Digest>,
     alive: SignOfLife,
+    /// Held by the one process that serves the home to others.
+    serving: Option<ServingLock>,
     /// Whether strangers are told of what was kept, so that it must survive a power cut first.
     is_service: bool,
     /// Blobs that are complete and wait for their run to complete.
@@ -71,6 +74,9 @@ pub enum EmbeddedError {
         /// The limit.
         limit: u64,
     },
+    /// Another process serves the home.
+    #[error(transparent)]
+    Serving(#[from] ServingError),
     /// Nothing could be signed.
     #[error(transparent)]
     Notary(#[from] crate::notary::NotaryError),
@@ -92,7 +98,7 @@ impl EmbeddedError {
             Self::Store(error) => error.is_of_writing(),
             Self::File(error) => files::is_of_writing(error),
             Self::NoRoom { .. } | Self::FileLimit { .. } => true,
-            Self::Notary(_) | Self::Damaged { .. } => false,
+            Self::Serving(_) | Self::Notary(_) | Self::Damaged { .. } => false,
         }
     }
 }
@@ -140,7 +146,8 @@ impl EmbeddedPlane {
     /// # Errors
     /// [`EmbeddedError`] when the store cannot be used.
     pub fn open_service(home: Home, policy_hash: Digest) -> Result<Self, EmbeddedError> {
-        let plane = Self { is_service: true, ..Self::make(home, policy_hash)? };
+        let serving = Some(ServingLock::take(home.root())?);
+        let plane = Self { is_service: true, serving, ..Self::make(home, policy_hash)? };
         plane.store.expect_many_writes()?;
         plane.store.prolong_leases(random::now()?.plus_ms(LEASE_MS))?;
         plane.seal_lost()?;
@@ -159,6 +166,7 @@ impl EmbeddedPlane {
             secrets,
             policy_hash: Mutex::new(policy_hash),
             alive,
+            serving: None,
             is_service: false,
             finished: Finished::default(),
             underway: Underway::default(),
@@ -169,9 +177,10 @@ impl EmbeddedPlane {
     /// Lets go of it at the end of a process: the sign of life is taken back, and the memory is
     /// left to the kernel, which takes it apart faster.
     pub fn leave(self) {
-        let Self { store, alive, .. } = self;
+        let Self { store, alive, serving, .. } = self;
         store.leave();
         drop(alive);
+        drop(serving);
     }
 
     /// Returns the home.

@@ -1,7 +1,7 @@
 //! Files that only their owner reads: written whole or not at all, durable before they are named.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
@@ -123,6 +123,13 @@ impl FileLock {
 }
 
 impl FileLock {
+    /// Replaces what the locked file says.
+    pub(crate) fn write(&mut self, content: &[u8]) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.rewind()?;
+        self.file.write_all(content)
+    }
+
     /// Returns whether the lock is still the one of the file called `path`.
     pub(crate) fn is_of(&self, path: &Path) -> bool {
         let same = |named: fs::Metadata, held: fs::Metadata| {

@@ -13,6 +13,7 @@ mod fleet;
 mod house;
 mod idp;
 mod limits;
+mod local;
 mod logs;
 mod metrics;
 mod openapi;
@@ -33,6 +34,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use axum::extract::Request;
 
 pub use error::HttpError;
+pub use local::serve_local;
 pub use routes::{router, router_with};
 pub(crate) use serve::OverTls;
 pub use serve::{TlsError, TlsFiles, serve, tls};

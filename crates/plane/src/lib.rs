@@ -42,6 +42,7 @@ pub mod reap;
 pub mod reception;
 pub mod sealed;
 pub mod secrets;
+pub mod serving;
 pub mod store;
 
 pub use approvals::{ApproveError, Approved, StopError, Stopped, Waiting};

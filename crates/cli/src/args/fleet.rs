@@ -30,7 +30,7 @@ pub(crate) enum Runner {
 
 const RUNNER_HELP: &str = "\
 The runner only ever calls out; nothing needs to reach it.
-At its first start it enrolls with the token and pins the plane's key: the one in --plane-key,
+At its first start it enrolls with the token (--enroll-token-file, WARRANT_ENROLL_TOKEN) and pins the plane's key: the one in --plane-key,
 else the one the plane says then, which the first line on stderr tells. Later starts need no token.
 
 SIGTERM or Ctrl-C drains: no more claims, what runs may finish until --drain, then it is
@@ -40,16 +40,24 @@ Exit codes: 0 drained, 1 sent away or failed, 2 usage.
 
 Example:
   warrant runner start --plane https://plane.example:7172 --pool default \\
-    --enroll-token \"$TOKEN\" --concurrency 4";
+    --enroll-token-file enroll.token --concurrency 4";
 
 #[derive(Debug, Args)]
 pub(crate) struct RunnerStart {
     /// The pool to work for
     #[arg(long, value_name = "P", default_value = "default")]
     pub(crate) pool: String,
-    /// Lets this runner in, at its first start only
-    #[arg(long, value_name = "T", env = "WARRANT_ENROLL_TOKEN", hide_env_values = true)]
-    #[arg(allow_hyphen_values = true)]
+    /// A file with the token that lets this runner in, at its first start only [default: the
+    /// variable WARRANT_ENROLL_TOKEN]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) enroll_token_file: Option<PathBuf>,
+    /// Deprecated: other users can read it in the list of processes; use --enroll-token-file
+    #[arg(
+        long,
+        value_name = "T",
+        allow_hyphen_values = true,
+        conflicts_with = "enroll_token_file"
+    )]
     pub(crate) enroll_token: Option<String>,
     /// How many runs at a time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]

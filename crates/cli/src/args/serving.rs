@@ -8,12 +8,13 @@ use clap::{Args, Subcommand};
 /// What `warrant plane --help` says at its end.
 pub(crate) const PLANE_HELP: &str = "\
 The first start makes config.json in the home (readable by you alone) with the token of the
-principal `admin` and the token that lets runners in, and shows both once.
+principal `admin` and the token that lets runners in. Each is also in a file of its own in the
+home, admin.token and enroll.token; the first lines name them, and no token is ever printed.
 Its `limits` (requestsPerSecond, requestBurst, authFailuresPerMinute, blobBytes) say how much callers
 may ask for; the arguments here go before them. Commands on the same home need no token meanwhile.
 
   warrant plane start
-  curl -H \"Authorization: Bearer $TOKEN\" http://127.0.0.1:7172/v1/runs";
+  warrant login --plane http://127.0.0.1:7172 --token-file HOME/admin.token";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Plane {

@@ -17,7 +17,6 @@ use super::plane::{self, Opened, Serving};
 use super::runner;
 use crate::args::{Dev, PlaneArguments, RunnerStart};
 use crate::exit::{Exit, Misuse};
-use crate::living::Living;
 use crate::ui;
 
 /// How long the runner waits for the plane beside it.
@@ -37,15 +36,15 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Dev) -> anyhow::Result<Exit> 
     let tally = thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         let plane = scope.spawn(|| {
-            let served = serving.until_told(move |bound| {
+            let served = serving.until_told(move |url| {
                 // Whoever hears it waits for it below.
-                let _ = tell.send(bound);
+                let _ = tell.send(url.to_owned());
             });
             drain.begin();
             served
         });
         let worked = match told.recv() {
-            Ok(bound) => work(&opened, bound, (arguments, &drain)).map(Some),
+            Ok(url) => work(&opened, &url, (arguments, &drain)).map(Some),
             // It never came up, and says why below.
             Err(_) => Ok(None),
         };
@@ -74,21 +73,16 @@ fn address(arguments: &Dev, port: u16) -> anyhow::Result<SocketAddr> {
     Ok(address)
 }
 
-fn work(
-    opened: &Opened,
-    bound: SocketAddr,
-    (arguments, drain): (&Dev, &Drain),
-) -> anyhow::Result<Tally> {
+fn work(opened: &Opened, url: &str, (arguments, drain): (&Dev, &Drain)) -> anyhow::Result<Tally> {
     let home = opened.service.plane().home();
     let settings = opened.service.settings();
-    let url = format!("http://{bound}");
     let ticket = opened.service.ticket(&settings.admin_token).context("no log-in for the page")?;
-    let _living = Living::announce(home.root(), &url);
-    announce(opened, (&url, &ticket), arguments);
+    announce(opened, (url, &ticket), arguments);
     let data_dir = home.root().join("dev-runner");
     let runner = RunnerStart {
         pool: arguments.pool.clone(),
-        enroll_token: Some(settings.enroll_token.clone()),
+        enroll_token: None,
+        enroll_token_file: Some(opened.token_files.enroll.clone()),
         concurrency: arguments.concurrency,
         plane_key: Some(home.root().join("keys/plane.pub.pem")),
         providers: Vec::new(),
@@ -100,7 +94,7 @@ fn work(
         json: arguments.json,
         data_dir: data_dir.clone(),
     };
-    let plane = PlaneArguments { plane: Some(url), plane_ca: None };
+    let plane = PlaneArguments { plane: Some(url.to_owned()), plane_ca: None };
     runner::work(&plane, &runner, drain).with_context(|| {
         format!("the runner cannot work; without {} it enrolls anew", data_dir.display())
     })
@@ -122,7 +116,8 @@ fn announce(opened: &Opened, (url, ticket): (&str, &str), arguments: &Dev) {
     ui::note(&format!("warrant: plane {} at {url}", key.id()));
     ui::note(&format!("page, logs you in once:  {page}"));
     ui::note(&format!("run something:           warrant run --plane {url} 'echo hello'"));
-    ui::note("tokens for others are in config.json of the home; Ctrl-C drains and ends");
+    ui::note(&format!("token for more runners:  in {}", opened.token_files.enroll.display()));
+    ui::note("Ctrl-C drains and ends");
 }
 
 fn tell_end(tally: Option<Tally>, as_json: bool) {

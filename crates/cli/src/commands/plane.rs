@@ -15,13 +15,15 @@ use warrant_govern::mcp::http::Door;
 use warrant_govern::{Desk, environment};
 use warrant_plane::Home;
 use warrant_plane::doors::in_front_of;
-use warrant_plane::http::settings::Settings;
-use warrant_plane::http::{PlaneService, Shared, TlsFiles, keep_house, router, serve, tls};
+use warrant_plane::http::settings::{Settings, TokenFiles};
+use warrant_plane::http::{
+    PlaneService, Shared, TlsFiles, keep_house, router, serve, serve_local, tls,
+};
+use warrant_plane::serving::{OfferedSocket, write_address};
 
 use super::doors;
 use crate::args::{Plane, PlaneStart};
 use crate::exit::{Exit, Misuse};
-use crate::living::Living;
 use crate::ui;
 
 /// How many threads may wait for the disk at once.
@@ -52,16 +54,9 @@ fn start(home: Option<&Path>, arguments: &PlaneStart) -> anyhow::Result<Exit> {
     let doors = doors.transpose()?;
     // Whoever reads our first words may tell us to stop at once.
     let shutdown = stop_on_signals(&opened.service)?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
-    let mut living = None;
     let serving =
         Serving { service: &opened.service, doors: doors.as_ref(), address, tls, shutdown };
-    serving.until_told(|bound| {
-        let url = format!("{scheme}://{bound}");
-        living = Living::announce(opened.service.plane().home().root(), &url);
-        announce(&opened, &url, arguments.json);
-    })?;
-    drop(living);
+    serving.until_told(|url| announce(&opened, url, arguments.json))?;
     // Every sandbox that still lives ends with its receipt.
     drop(doors);
     Ok(Exit::Success)
@@ -91,9 +86,10 @@ pub(crate) struct Serving<'a> {
 }
 
 impl Serving<'_> {
-    /// Serves on this thread until told to stop; `ready` hears where, once clients can come.
-    pub(crate) fn until_told(self, ready: impl FnOnce(SocketAddr)) -> anyhow::Result<()> {
+    /// Serves on this thread until told to stop; `ready` gets the address, once clients can come.
+    pub(crate) fn until_told(self, ready: impl FnOnce(&str)) -> anyhow::Result<()> {
         let Self { service, doors, address, tls: files, shutdown } = self;
+        let scheme = if files.is_some() { "https" } else { "http" };
         let acceptor = files.as_ref().map(tls).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -104,7 +100,10 @@ impl Serving<'_> {
             let listener = TcpListener::bind(address)
                 .await
                 .with_context(|| format!("cannot listen on {address}"))?;
-            ready(listener.local_addr()?);
+            let url = format!("{scheme}://{}", listener.local_addr()?);
+            let home = service.plane().home().root();
+            let local = offer_socket(home, &url);
+            ready(&url);
             let housekeeping = tokio::spawn(keep_house(Arc::clone(service)));
             let routes = router(Arc::clone(service));
             let routes = match doors {
@@ -114,7 +113,25 @@ impl Serving<'_> {
                 }
                 None => routes,
             };
-            serve(listener, routes, acceptor, shutdown).await.context("the plane cannot serve")?;
+            let (close, closing) = watch::channel(false);
+            let mut socket = None;
+            let mut serving_local = None;
+            if let Some((offered, listener)) = local {
+                socket = Some(offered);
+                let serving = serve_local(listener, routes.clone(), closing.clone());
+                serving_local = Some(tokio::spawn(serving));
+            }
+            // The socket is gone before the port is free for others.
+            tokio::spawn(close_after(shutdown, move || {
+                drop(socket);
+                close.send_replace(true);
+            }));
+            serve(listener, routes, acceptor, closing).await.context("the plane cannot serve")?;
+            if let Some(serving_local) = serving_local
+                && tokio::time::timeout(GIVE_UP, serving_local).await.is_err()
+            {
+                tracing::warn!("local requests were cut off at the end");
+            }
             housekeeping.abort();
             Ok(())
         });
@@ -122,6 +139,25 @@ impl Serving<'_> {
         runtime.shutdown_timeout(GIVE_UP);
         served
     }
+}
+
+/// Offers the socket of the home and notes the address. Where that cannot be, commands on the same
+/// home need a token, as others do.
+fn offer_socket(
+    home: &Path,
+    url: &str,
+) -> Option<(OfferedSocket, std::os::unix::net::UnixListener)> {
+    let offered =
+        OfferedSocket::offer(home).and_then(|offered| write_address(home, url).map(|()| offered));
+    offered
+        .inspect_err(|error| tracing::warn!(%error, "the home holds no socket for local commands"))
+        .ok()
+}
+
+/// Runs `close` once `shutdown` turns true or nobody can turn it any more.
+async fn close_after(mut shutdown: watch::Receiver<bool>, close: impl FnOnce()) {
+    let _ = shutdown.wait_for(|is_over| *is_over).await;
+    close();
 }
 
 /// Returns the names under which clients may reach the doors, besides those of loopback.
@@ -141,8 +177,8 @@ async fn hang_up(door: Arc<Door>, mut shutdown: watch::Receiver<bool>) {
 /// A plane that is ready to serve.
 pub(crate) struct Opened {
     pub(crate) service: Shared,
-    /// Whether the settings, and with them the tokens, were made just now.
-    pub(crate) is_new: bool,
+    /// Where its tokens are.
+    pub(crate) token_files: TokenFiles,
 }
 
 /// Opens this home's plane, and sets it up on first use. `change` has the last word on the
@@ -157,10 +193,11 @@ pub(crate) fn open(
         drop(Desk::open(home)?);
     }
     let home = Home::open(&environment)?;
-    let (mut settings, is_new) = Settings::open(home.root())?;
+    let (mut settings, _) = Settings::open(home.root())?;
+    let token_files = settings.write_token_files(home.root())?;
     change(&mut settings);
     let service = Arc::new(PlaneService::open(home, settings)?);
-    Ok(Opened { service, is_new })
+    Ok(Opened { service, token_files })
 }
 
 fn address(arguments: &PlaneStart, settings: &Settings) -> anyhow::Result<SocketAddr> {
@@ -183,40 +220,31 @@ fn address(arguments: &PlaneStart, settings: &Settings) -> anyhow::Result<Socket
 }
 
 impl Opened {
-    /// Returns what programs are told of a plane that serves now; its tokens once.
+    /// Returns what programs are told of a plane that serves now.
+    // SECURITY: what is printed here ends in logs; tokens are named by their files.
     pub(super) fn described(&self, url: &str) -> Value {
         let home = self.service.plane().home();
         let key = home.plane_key().public();
-        let mut line = json!({
+        json!({
             "url": url,
             "home": home.root(),
             "planeKeyId": key.id(),
             "planePublicKeyPem": key.pem(),
-        });
-        if self.is_new
-            && let Some(members) = line.as_object_mut()
-        {
-            let settings = self.service.settings();
-            members.insert("adminToken".to_owned(), settings.admin_token.clone().into());
-            members.insert("enrollToken".to_owned(), settings.enroll_token.clone().into());
-        }
-        line
+            "adminTokenFile": self.token_files.admin,
+            "enrollTokenFile": self.token_files.enroll,
+        })
     }
 }
 
 fn announce(opened: &Opened, url: &str, is_json: bool) {
     let key = opened.service.plane().home().plane_key().public();
-    let settings = opened.service.settings();
     if is_json {
         ui::json(&opened.described(url));
         return;
     }
     ui::note(&format!("plane {} at {url}", key.id()));
-    if opened.is_new {
-        ui::note(&format!("admin token:  {}", settings.admin_token));
-        ui::note(&format!("enroll token: {}", settings.enroll_token));
-        ui::note("shown once; both are in config.json of the home, readable by you alone");
-    }
+    ui::note(&format!("admin token:  in {}", opened.token_files.admin.display()));
+    ui::note(&format!("enroll token: in {}", opened.token_files.enroll.display()));
 }
 
 /// Returns what turns true when this process is told to stop.

@@ -11,12 +11,14 @@ use warrant_govern::keep::{gate, open_journal};
 use warrant_protocol::bundle::Bundle as Evidence;
 use warrant_protocol::keys::{KeyRole, PublicKey, TrustedKeys};
 use warrant_protocol::{Digest, RunId};
+use warrant_runner::remote::Http;
 use warrant_workspace::{BranchWish, PullOptions, pull as bring};
 
 use crate::args::{Approve, Bundle, Cancel, Deny, Export, Log, Login, Pull, Runs};
 use crate::commands::{keys, pulling, reading};
 use crate::exit::{Exit, Misuse};
-use crate::plane_client::{PlaneClient, run_id, write_login};
+use crate::own_plane::OwnPlane;
+use crate::plane_client::{PlaneClient, home_of, run_id, write_login};
 use crate::progress::Meter;
 use crate::ui;
 
@@ -45,10 +47,13 @@ pub(crate) fn login(
     }
     let key = arguments.plane_key.as_deref().map(keys::read_public).transpose()?;
     let ca = plane.plane_ca.as_deref();
-    let http =
-        warrant_runner::remote::Http::new(address, ca).map_err(|error| Misuse::of(error.into()))?;
+    let own = home_of(home).ok().map(|home| OwnPlane::find(&home, address)).transpose()?.flatten();
+    let http = match &own {
+        Some(own) => own.http(address)?,
+        None => Http::new(address, ca).map_err(|error| Misuse::of(error.into()))?,
+    };
     http.get("/v1/policy", Some(token)).context("the plane does not accept the token")?;
-    let file = write_login(home, (http.base(), token), (key.as_ref(), ca))?;
+    let file = write_login(home, (address.trim_end_matches('/'), token), (key.as_ref(), ca))?;
     if arguments.json {
         let file = file.to_string_lossy();
         ui::json(&json!({"plane": http.base(), "file": file, "hasPlaneKey": key.is_some()}));

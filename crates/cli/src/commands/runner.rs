@@ -132,15 +132,37 @@ fn enroll(
         }
         None => None,
     };
+    let token = enroll_token(arguments)?;
     let options = EnrollOptions {
         data,
         pool,
-        token: arguments.enroll_token.as_deref(),
+        token: token.as_deref(),
         plane_key: plane_key.as_ref(),
         seed: random::bytes()?,
         patience: Duration::from_millis(arguments.enroll_wait),
     };
     Ok(Enrolled::open(http, &options)?)
+}
+
+/// Returns the token of the first start, from where it was put.
+fn enroll_token(arguments: &RunnerStart) -> anyhow::Result<Option<String>> {
+    let text = match (&arguments.enroll_token_file, &arguments.enroll_token) {
+        (Some(file), _) => {
+            let text = std::fs::read_to_string(file)
+                .with_context(|| format!("--enroll-token-file: cannot read {}", file.display()));
+            Some(text.map_err(Misuse::of)?)
+        }
+        (None, Some(token)) => {
+            ui::note(
+                "warning: --enroll-token can be read by other users in the list of processes and \
+                 will be removed in the next release; use --enroll-token-file FILE or \
+                 WARRANT_ENROLL_TOKEN",
+            );
+            Some(token.clone())
+        }
+        (None, None) => std::env::var("WARRANT_ENROLL_TOKEN").ok(),
+    };
+    Ok(text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()))
 }
 
 /// Returns the tiers that hold here, or those that were named.

@@ -140,7 +140,8 @@ fn one_process_is_plane_runner_and_page_and_drains_when_told() {
     let page = laptop.hello["page"].as_str().unwrap().to_owned();
     let (place, ticket) = page.split_once("#ticket=").unwrap();
     assert_eq!(place, format!("{}/ui/", laptop.url()), "nothing secret is in what is sent");
-    assert!(!page.contains(laptop.hello["adminToken"].as_str().unwrap()));
+    let token = fs::read_to_string(laptop.hello["adminTokenFile"].as_str().unwrap()).unwrap();
+    assert!(!page.contains(&token));
     assert!(laptop.log_in("00").starts_with("HTTP/1.1 401"));
     assert!(laptop.log_in(ticket).contains("set-cookie: warrant_session="));
     assert!(laptop.log_in(ticket).starts_with("HTTP/1.1 401"), "once");

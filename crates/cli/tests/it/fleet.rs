@@ -257,3 +257,35 @@ fn a_token_that_begins_like_an_option_is_a_token() {
     assert_eq!(refused.status.code(), Some(1), "{}", crate::stderr(&refused));
     assert!(crate::stderr(&refused).contains("enroll token"), "{}", crate::stderr(&refused));
 }
+
+#[test]
+fn a_runner_takes_its_token_from_a_file_or_the_environment() {
+    let house = House::new();
+    let plane = house.start_plane("127.0.0.1:0");
+    let url = format!("http://{}", plane.address());
+    let start = |name: &str| {
+        let mut command = crate::warrant();
+        command.args(["runner", "start", "--plane", &url, "--data-dir"]);
+        command.arg(house.directory(name));
+        command
+    };
+    let refused = |output: std::process::Output| {
+        assert_eq!(output.status.code(), Some(1), "{}", crate::stderr(&output));
+        crate::stderr(&output)
+    };
+    let wrong = house.directory("tokens").join("wrong");
+    fs::write(&wrong, "not-a-token-of-this-plane\n").unwrap();
+    let by_file = start("file").arg("--enroll-token-file").arg(&wrong).output().unwrap();
+    assert!(refused(by_file).contains("enroll token"));
+    let mut by_environment = start("environment");
+    by_environment.env("WARRANT_ENROLL_TOKEN", "not-a-token-of-this-plane");
+    let said = refused(by_environment.output().unwrap());
+    assert!(said.contains("enroll token") && !said.contains("warning"), "{said}");
+    let by_argument = start("argument").args(["--enroll-token", "not-a-token"]).output().unwrap();
+    let said = refused(by_argument);
+    assert!(said.contains("warning") && said.contains("--enroll-token-file"), "{said}");
+    let without = refused(start("without").output().unwrap());
+    assert!(without.contains("WARRANT_ENROLL_TOKEN"), "{without}");
+    let missing = start("missing").args(["--enroll-token-file", "/no/such/file"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(2), "{}", crate::stderr(&missing));
+}

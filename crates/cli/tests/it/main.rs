@@ -35,6 +35,7 @@ mod progress;
 mod read_only;
 mod remote;
 mod rollback;
+mod serving;
 mod shell;
 mod stopping;
 mod verify;

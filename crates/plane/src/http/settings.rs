@@ -121,6 +121,15 @@ pub struct IdpSettings {
     pub required: bool,
 }
 
+/// Where the tokens of a home are, one in each file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenFiles {
+    /// The token of the principal `admin`.
+    pub admin: PathBuf,
+    /// The token that lets runners in.
+    pub enroll: PathBuf,
+}
+
 /// Why the settings cannot be used.
 #[derive(Debug, Error)]
 pub enum SettingsError {
@@ -175,6 +184,27 @@ impl Settings {
     /// [`SettingsError`] when they cannot be read.
     pub fn find(home: &Path) -> Result<Option<Self>, SettingsError> {
         Self::read(&home.join(FILE))
+    }
+
+    /// Writes each token into a file of its own that only its owner reads, for programs that take
+    /// a token from a file, and returns where they are. Files that say the same stay as they are.
+    ///
+    /// # Errors
+    /// [`SettingsError`] when a file cannot be written.
+    pub fn write_token_files(&self, home: &Path) -> Result<TokenFiles, SettingsError> {
+        let write = |name: &str, token: &str| {
+            let path = home.join(name);
+            let at = |cause| SettingsError::File { path: path.clone(), cause };
+            let present = files::read_if_present(&path).map_err(at)?;
+            if present.as_deref() != Some(token.as_bytes()) {
+                files::write_private(&path, token.as_bytes()).map_err(at)?;
+            }
+            Ok(path)
+        };
+        Ok(TokenFiles {
+            admin: write("admin.token", &self.admin_token)?,
+            enroll: write("enroll.token", &self.enroll_token)?,
+        })
     }
 
     /// Returns settings with fresh tokens.

@@ -97,7 +97,9 @@ pub enum EnrollError {
         wanted: PoolName,
     },
     /// There is nothing to enroll with.
-    #[error("this runner is not enrolled yet: give --enroll-token")]
+    #[error(
+        "this runner is not enrolled yet: give --enroll-token-file FILE or set WARRANT_ENROLL_TOKEN"
+    )]
     NoToken,
     /// The plane said no, or could not be reached in time.
     #[error("the plane did not enroll this runner")]

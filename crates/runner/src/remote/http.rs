@@ -123,6 +123,20 @@ enum Patience {
     Parked(Duration),
 }
 
+/// How the bytes of a call travel.
+enum Transport<'a> {
+    /// To the address, with TLS if it says so.
+    Tcp {
+        /// A certificate file that is trusted instead of the machine's.
+        ca: Option<&'a Path>,
+    },
+    /// To a Unix socket of this machine, without TLS.
+    Socket {
+        /// Where it is.
+        path: &'a Path,
+    },
+}
+
 impl Http {
     /// Returns a client of the plane at `address`; `ca` names a certificate file that is trusted
     /// instead of the machine's.
@@ -130,6 +144,19 @@ impl Http {
     /// # Errors
     /// [`ClientError`] when the address or the certificate is none.
     pub fn new(address: &str, ca: Option<&Path>) -> Result<Self, ClientError> {
+        Self::connected(address, &Transport::Tcp { ca })
+    }
+
+    /// Returns a client of the plane behind the Unix socket at `socket`; nothing it sends leaves
+    /// through a TCP port. `address` names the plane in messages and in the `host` header.
+    ///
+    /// # Errors
+    /// [`ClientError`] when the address is none.
+    pub fn over_socket(address: &str, socket: &Path) -> Result<Self, ClientError> {
+        Self::connected(address, &Transport::Socket { path: socket })
+    }
+
+    fn connected(address: &str, transport: &Transport<'_>) -> Result<Self, ClientError> {
         let base = address.trim_end_matches('/').to_owned();
         let is_address = base.starts_with("http://") || base.starts_with("https://");
         let parsed = reqwest::Url::parse(&base).ok().filter(|url| url.has_host());
@@ -143,11 +170,17 @@ impl Http {
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT)
             .pool_idle_timeout(Duration::from_secs(60));
-        if let Some(path) = ca {
-            let certificates = certificates(path)?;
-            builder = builder.tls_certs_only(certificates);
-        } else if base.starts_with("http://") {
-            builder = builder.tls_certs_only([]);
+        match transport {
+            Transport::Socket { path } => {
+                builder = builder.unix_socket(*path).tls_certs_only([]);
+            }
+            Transport::Tcp { ca: Some(path) } => {
+                builder = builder.tls_certs_only(certificates(path)?);
+            }
+            Transport::Tcp { ca: None } if base.starts_with("http://") => {
+                builder = builder.tls_certs_only([]);
+            }
+            Transport::Tcp { ca: None } => {}
         }
         let client = builder.build().map_err(|cause| ClientError::Setup(cause.into()))?;
         let (handle, running) = start_worker().map_err(|cause| ClientError::Setup(cause.into()))?;

@@ -162,11 +162,12 @@ impl House {
         let at = match before {
             Some(before) => At { url: url.clone(), ..before },
             None => {
-                let admin = word("adminToken").unwrap();
+                let read = |name: &str| fs::read_to_string(word(name).unwrap()).unwrap();
+                let admin = read("adminTokenFile");
                 At {
                     key: word("planePublicKeyPem").unwrap(),
                     workspace: self.upload(&url, &admin),
-                    enroll: word("enrollToken").unwrap(),
+                    enroll: word("enrollTokenFile").unwrap(),
                     url: url.clone(),
                     admin,
                 }
@@ -179,8 +180,9 @@ impl House {
     pub(crate) fn runner_arguments(&self, name: &str) -> Vec<String> {
         let at = self.at.borrow().clone().unwrap();
         let data = self.dir.path().join(format!("runner-{name}"));
-        ["runner", "start", "--plane", &at.url, "--enroll-token", &at.enroll, "--concurrency", "2"]
+        ["runner", "start", "--plane", &at.url, "--concurrency", "2"]
             .into_iter()
+            .chain(["--enroll-token-file", &at.enroll])
             .chain(["--data-dir", data.to_str().unwrap()])
             .map(str::to_owned)
             .collect()
