@@ -128,6 +128,15 @@ impl EmbeddedPlane {
         }
     }
 
+    /// Makes sure that something can be recorded now: there is room, and a small row can be written.
+    ///
+    /// # Errors
+    /// [`EmbeddedError`] saying what is in the way.
+    pub fn check_writable(&self) -> Result<(), EmbeddedError> {
+        self.check_room()?;
+        Ok(self.store.check_writable()?)
+    }
+
     /// Opens the plane of a home; `policy_hash` names the policy in force, or a digest that no
     /// policy has when there is none.
     ///
@@ -148,6 +157,7 @@ impl EmbeddedPlane {
     pub fn open_service(home: Home, policy_hash: Digest) -> Result<Self, EmbeddedError> {
         let serving = Some(ServingLock::take(home.root())?);
         let plane = Self { is_service: true, serving, ..Self::make(home, policy_hash)? };
+        plane.store.check_at_opening()?;
         plane.store.expect_many_writes()?;
         plane.store.prolong_leases(random::now()?.plus_ms(LEASE_MS))?;
         plane.seal_lost()?;

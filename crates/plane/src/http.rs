@@ -25,6 +25,7 @@ mod runs;
 mod serve;
 mod service;
 pub mod settings;
+mod store_watch;
 mod tokens;
 mod waiting;
 mod watch;

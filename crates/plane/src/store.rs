@@ -17,6 +17,7 @@ mod checkpoint;
 mod commit;
 mod entering;
 mod fleet;
+mod integrity;
 mod journal;
 mod lifecycle;
 mod pages;
@@ -50,8 +51,9 @@ use commit::{Job, Riders, Writer};
 use journal::Journal;
 use turns::Turns;
 
-pub use blobs::{BlobReader, BlobWriter, INLINE_BYTES, NewBlob};
+pub use blobs::{BlobReader, BlobWriter, CheckedFile, DamagedBlob, INLINE_BYTES, NewBlob};
 pub use fleet::{EnrollTokenRow, Enrolling, PrincipalRow, RunnerRow};
+pub use integrity::{BlobFacts, RunFacts};
 pub use pages::{Listing, ListingFilter, SummaryRow};
 pub use queue::{Abilities, Candidate};
 pub use read::{LiveRun, Page, RunFilter, RunRow, StoredEvent};
@@ -147,6 +149,18 @@ pub enum StoreError {
         /// What we know.
         known: u32,
     },
+    /// The database is damaged.
+    #[error(
+        "the store is damaged ({detail}): see what is wrong with `warrant fsck`, and put a backup \
+         into an empty home with `warrant --home DIR restore FILE`"
+    )]
+    Corrupt {
+        /// What is wrong.
+        detail: String,
+        /// What the database said, if it was the one to notice.
+        #[source]
+        cause: Option<Box<rusqlite::Error>>,
+    },
     /// There is no such run.
     #[error("there is no run {0}")]
     UnknownRun(String),
@@ -181,12 +195,19 @@ impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => Self::Full(error),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Self::Corrupt { detail: error.to_string(), cause: Some(Box::new(error)) }
+            }
             _ => Self::Sql(error),
         }
     }
 }
 
 impl StoreError {
+    fn corrupt(detail: impl Into<String>) -> Self {
+        Self::Corrupt { detail: detail.into(), cause: None }
+    }
+
     /// Returns whether it failed because nothing can be written where it lies.
     #[must_use]
     pub fn is_of_writing(&self) -> bool {

@@ -1,8 +1,12 @@
 //! A home on a full disk: what is kept there is read, and nothing runs that could not be recorded.
 
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 use crate::machine::Machine;
 use crate::read_only::{everything_is_read, run_once};
@@ -159,4 +163,104 @@ fn a_disk_that_counts_nothing_is_not_taken_for_full() {
         .output()
         .unwrap();
     assert_eq!(stdout(&output), "ran\n", "{}", stderr(&output));
+}
+
+/// A plane whose home is on a small disk that only it sees.
+struct SmallPlane {
+    child: Child,
+    address: String,
+    token: String,
+    disk: PathBuf,
+}
+
+impl Drop for SmallPlane {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl SmallPlane {
+    fn start(machine: &Machine) -> Self {
+        let full = machine.directory.path().join("full");
+        std::fs::create_dir(&full).unwrap();
+        let script = "mount -t tmpfs -o size=16m,mode=0700 tmpfs \"$0\" && exec \"$@\"";
+        let mut child = Command::new("unshare")
+            .args(["--map-root-user", "--mount", "sh", "-c", script])
+            .arg(&full)
+            .arg(env!("CARGO_BIN_EXE_warrant"))
+            .arg("--home")
+            .arg(full.join("home"))
+            .args(["plane", "start", "--listen", "127.0.0.1:0", "--json", "--log", "info"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(machine.directory.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let hello: Value = serde_json::from_str(&line).unwrap();
+        let address = hello["url"].as_str().unwrap().trim_start_matches("http://").to_owned();
+        // The disk as the plane sees it.
+        let root = PathBuf::from(format!("/proc/{}/root", child.id()));
+        let disk = root.join(full.strip_prefix("/").unwrap());
+        let token = std::fs::read_to_string(disk.join("home/admin.token")).unwrap();
+        Self { child, address, token, disk }
+    }
+
+    fn call(&self, head: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "{head} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {}\r\n\
+             content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}",
+            self.token
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+
+    /// Asks until the plane is as ready as it should be.
+    fn wait_ready(&self, status: u16) -> String {
+        let begun = Instant::now();
+        loop {
+            let (found, body) = self.call("GET /v1/ready", "");
+            if found == status {
+                return body;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{found} {body}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+#[test]
+fn a_plane_on_a_full_disk_is_not_ready_and_recovers() {
+    let machine = Machine::new();
+    let plane = SmallPlane::start(&machine);
+    assert_eq!(plane.wait_ready(200), "{\"ready\":true}");
+    let fill = plane.disk.join("fill");
+    let mut file = std::fs::File::create(&fill).unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {}
+    let answer: Value = serde_json::from_str(&plane.wait_ready(503)).unwrap();
+    assert_eq!(answer["ready"], false, "{answer}");
+    assert_eq!(answer["store"]["reason"], "store_full", "{answer}");
+    let (status, metrics) = plane.call("GET /metrics", "");
+    assert_eq!(status, 200, "reading goes on");
+    assert!(metrics.contains("warrant_store_writable 0"), "{metrics}");
+    assert_eq!(plane.call("GET /v1/runs", "").0, 200, "reading goes on");
+    let large = "x".repeat(100_000);
+    let (status, refusal) = plane.call("POST /v1/blobs", &large);
+    assert_eq!(status, 503, "{refusal}");
+    assert!(refusal.contains("store_unwritable"), "{refusal}");
+    std::fs::remove_file(&fill).unwrap();
+    assert_eq!(plane.wait_ready(200), "{\"ready\":true}");
+    let (_, metrics) = plane.call("GET /metrics", "");
+    assert!(metrics.contains("warrant_store_writable 1"), "{metrics}");
+    let log = std::fs::read_to_string(machine.directory.path().join("log")).unwrap();
+    assert!(log.contains("store_full") && log.contains("can be written again"), "{log}");
 }

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -20,7 +21,7 @@ use super::registry::Capability;
 use super::service::{Shared, bearer, blocking};
 use super::{answer, body, no_route, peer_of};
 use crate::random;
-use crate::store::{BlobReader, INLINE_BYTES};
+use crate::store::{BlobReader, CheckedFile, INLINE_BYTES};
 
 /// How long the next piece of a blob may take.
 const PIECE_TIME: Duration = Duration::from_secs(60);
@@ -129,13 +130,16 @@ pub(super) async fn fetch(
     if !service.settings.compat.open_blob_reads {
         may_read(&service, &request)?;
     }
-    let found = blocking(&service, move |service| Ok(service.plane.store().sized_blob(&digest)?));
+    let found = blocking(&service, move |service| {
+        let found = service.plane.store().sized_blob(&digest);
+        Ok(found.inspect_err(|_| service.metrics.count("blobs.unreadable"))?)
+    });
     let Some((size, reader)) = found.await? else {
         return Err(HttpError::missing("blob not found"));
     };
     let body = match reader {
         BlobReader::Inline(bytes) => Body::from(bytes.into_inner()),
-        BlobReader::File(file) => streamed(file),
+        BlobReader::File(file) => streamed(Arc::clone(&service), file),
     };
     let mut response = answer::typed("application/octet-stream", body);
     if size > INLINE_BYTES as u64 {
@@ -156,7 +160,7 @@ fn may_read(service: &Shared, request: &Request) -> Result<(), HttpError> {
 }
 
 /// Reads a file piece by piece on a thread that may wait for the disk.
-fn streamed(mut file: std::fs::File) -> Body {
+fn streamed(service: Shared, mut file: CheckedFile) -> Body {
     let (send, receive) = mpsc::channel::<std::io::Result<Bytes>>(2);
     tokio::task::spawn_blocking(move || {
         loop {
@@ -167,7 +171,10 @@ fn streamed(mut file: std::fs::File) -> Body {
                     piece.truncate(read);
                     Ok(Bytes::from(piece))
                 }
-                Err(error) => Err(error),
+                Err(error) => {
+                    service.metrics.count("blobs.unreadable");
+                    Err(error)
+                }
             };
             let is_end = read.is_err();
             if send.blocking_send(read).is_err() || is_end {

@@ -16,9 +16,10 @@ use super::answer;
 use crate::approvals::ApproveError;
 use crate::archive::ArchiveError;
 use crate::embedded::EmbeddedError;
+use crate::files;
 use crate::reception::SubmitError;
 use crate::secrets::SecretsError;
-use crate::store::StoreError;
+use crate::store::{DamagedBlob, StoreError};
 
 /// A refusal: a status and its body.
 #[derive(Debug)]
@@ -130,6 +131,16 @@ impl HttpError {
         refusal
     }
 
+    /// The store cannot be written now; what exactly is logged.
+    pub(crate) fn unwritable(cause: &dyn std::error::Error) -> Self {
+        // The cause is logged the same way; only the answer differs.
+        let _logged = Self::internal(cause);
+        let text = "the store cannot be written now; see /v1/ready";
+        let mut refusal = Self::coded(StatusCode::SERVICE_UNAVAILABLE, "store_unwritable", text);
+        refusal.retry_after_s = Some(5);
+        refusal
+    }
+
     /// Something of ours broke; what exactly is logged.
     pub(crate) fn internal(cause: &dyn std::error::Error) -> Self {
         let mut text = cause.to_string();
@@ -185,6 +196,8 @@ impl From<StoreError> for HttpError {
             StoreError::Conflict { .. }
             | StoreError::Fork { .. }
             | StoreError::ApprovalsChanged(_) => Self::conflict(error.to_string()),
+            StoreError::File(cause) => cause.into(),
+            other if other.is_of_writing() => Self::unwritable(&other),
             other => Self::internal(&other),
         }
     }
@@ -194,6 +207,7 @@ impl From<EmbeddedError> for HttpError {
     fn from(error: EmbeddedError) -> Self {
         match error {
             EmbeddedError::Store(error) => error.into(),
+            other if other.is_of_writing() => Self::unwritable(&other),
             other => Self::internal(&other),
         }
     }
@@ -201,6 +215,14 @@ impl From<EmbeddedError> for HttpError {
 
 impl From<std::io::Error> for HttpError {
     fn from(error: std::io::Error) -> Self {
+        if let Some(damaged) = error.get_ref().and_then(|cause| cause.downcast_ref::<DamagedBlob>())
+        {
+            let text = damaged.to_string();
+            return Self::coded(StatusCode::INTERNAL_SERVER_ERROR, "blob_damaged", text);
+        }
+        if files::is_of_writing(&error) {
+            return Self::unwritable(&error);
+        }
         Self::internal(&error)
     }
 }

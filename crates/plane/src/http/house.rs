@@ -1,6 +1,7 @@
 //! The plane about itself: health, readiness, metrics, policy, secrets.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
@@ -17,6 +18,7 @@ use super::metrics::Gauge;
 use super::policy_shelf::PolicyShelf;
 use super::registry::Capability;
 use super::service::{PlaneService, Shared, blocking};
+use super::store_watch::READY_AGE;
 use super::{answer, body, peer_of};
 use crate::random;
 use crate::store::PolicyRow;
@@ -36,12 +38,20 @@ pub(super) async fn health() -> Response {
     answer::json(&json!({"ok": true, "service": "warrant-plane"}))
 }
 
-/// `GET /v1/ready`: whether the store answers and nobody is going down.
+/// `GET /v1/ready`: whether the store answers and can be written, and nobody is going down.
 pub(super) async fn ready(State(service): State<Shared>) -> Response {
     let is_draining = *service.draining.borrow();
-    let looked = blocking(&service, |service| Ok(service.plane.store().policy()?)).await;
-    let is_ready = looked.is_ok() && !is_draining;
-    let mut response = answer::json(&json!({"ready": is_ready}));
+    let looked = blocking(&service, |service| {
+        service.plane.store().policy()?;
+        Ok(service.check_store(READY_AGE, Instant::now()))
+    });
+    let looked = looked.await;
+    let is_ready = matches!(looked, Ok(None)) && !is_draining;
+    let mut said = json!({"ready": is_ready});
+    if let (Ok(Some(problem)), Some(members)) = (looked, said.as_object_mut()) {
+        members.insert("store".to_owned(), problem.to_json());
+    }
+    let mut response = answer::json(&said);
     if !is_ready {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
@@ -68,6 +78,11 @@ pub(super) async fn prometheus(State(service): State<Shared>, request: Request) 
                     .into_iter()
                     .map(|(pool, count)| (Some(("pool", pool)), count))
                     .collect(),
+            },
+            Gauge {
+                name: "store_writable",
+                help: "1 while the store can be written, else 0.",
+                values: vec![(None, u64::from(service.store_problem().is_none()))],
             },
             Gauge {
                 name: "runs_leased",

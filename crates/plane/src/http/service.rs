@@ -26,6 +26,7 @@ use super::metrics::Metrics;
 use super::policy_shelf::PolicyShelf;
 use super::registry::{Capability, Principal, Registry, Runner};
 use super::settings::{Limits, Settings};
+use super::store_watch::StoreWatch;
 use super::tokens::TokenCache;
 use super::waiting::{Changes, Waiters, Wanted, going_down};
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
@@ -57,6 +58,7 @@ pub struct PlaneService {
     pub(crate) strangers: Arc<Semaphore>,
     pub(crate) tokens: TokenCache,
     pub(crate) draining: watch::Sender<bool>,
+    pub(crate) store_watch: StoreWatch,
     /// Log-ins to the page that wait for their person.
     pub(crate) tickets: Arc<Tickets>,
     /// Runs that a claim is taking in this moment, so that two never fight for one.
@@ -121,6 +123,7 @@ impl PlaneService {
             strangers: Arc::new(Semaphore::new(STRANGER_KIB)),
             tokens: TokenCache::default(),
             draining: watch::Sender::new(false),
+            store_watch: StoreWatch::default(),
             tickets: Arc::default(),
             claiming: Mutex::default(),
             policy: RwLock::new(None),
@@ -446,6 +449,10 @@ pub async fn keep_house(service: Shared) {
         // Also soon after the start, for planes that seldom live for an hour.
         let is_retention_turn = count == 60 || count.is_multiple_of(3600);
         let swept = blocking(&service, move |service| {
+            if service.check_store_quietly().is_some() {
+                // It was logged; a sweep would fail for the same reason.
+                return Ok(());
+            }
             service.sweep()?;
             if is_slow_turn {
                 service.sweep_slowly()?;

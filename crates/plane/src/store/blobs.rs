@@ -1,7 +1,9 @@
 //! Blobs by digest: small ones inside the row, large ones as files that are durable before they
 //! are named.
 //!
-//! A writer hashes while it writes and never holds more than [`INLINE_BYTES`] in memory.
+//! A writer hashes while it writes and never holds more than [`INLINE_BYTES`] in memory. A reader
+//! hashes while it reads: a small blob is checked before its first byte is handed out, a large one
+//! before its last, so nobody gets a whole blob that is not what its digest says.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Cursor, Read, Write};
@@ -10,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OptionalExtension as _, params};
 use sha2::Digest as _;
+use thiserror::Error;
 use warrant_protocol::{Digest, Timestamp};
 
 use super::{Durability, Store, StoreError};
@@ -17,6 +20,9 @@ use crate::{files, random};
 
 /// Blobs up to this size live in the database row and ride its commit.
 pub const INLINE_BYTES: usize = 16 * 1024;
+
+/// Blobs up to this size are checked before their first byte is handed out.
+const CHECKED_FIRST_BYTES: u64 = 256 * 1024;
 
 /// A blob that is complete and waits to be recorded.
 #[derive(Debug)]
@@ -52,10 +58,30 @@ struct Spill {
 /// Yields the bytes of one blob.
 #[derive(Debug)]
 pub enum BlobReader {
-    /// From the row.
+    /// Small, and checked already.
     Inline(Cursor<Vec<u8>>),
-    /// From its file.
-    File(File),
+    /// From its file, checked before the last byte.
+    File(CheckedFile),
+}
+
+/// A blob's file that is hashed while it is read. The read that would end it fails instead when
+/// the bytes are not what the digest says.
+#[derive(Debug)]
+pub struct CheckedFile {
+    file: File,
+    hasher: sha2::Sha256,
+    digest: Digest,
+    left: u64,
+}
+
+/// The bytes of a stored blob are not what its digest says.
+#[derive(Debug, Error)]
+#[error("blob {digest} is damaged: {detail}; see `warrant fsck`")]
+pub struct DamagedBlob {
+    /// Which blob.
+    pub digest: Digest,
+    /// What is wrong.
+    pub detail: &'static str,
 }
 
 impl Store {
@@ -112,14 +138,41 @@ impl Store {
                 .optional()?;
             Ok(row)
         })?;
-        Ok(match found {
-            None => None,
-            Some((size, Some(bytes))) => Some((size, BlobReader::Inline(Cursor::new(bytes)))),
-            Some((size, None)) => {
-                Some((size, BlobReader::File(File::open(file_of(&self.blobs, digest))?)))
+        let Some((size, content)) = found else { return Ok(None) };
+        let reader = match content {
+            Some(bytes) if Digest::of(&bytes) == *digest => {
+                Ok(BlobReader::Inline(Cursor::new(bytes)))
             }
-        })
+            Some(_) => Err(damaged(*digest, "its row holds other bytes")),
+            None => open_checked(&self.blobs, *digest, size),
+        };
+        Ok(Some((size, reader.inspect_err(|error| report(digest, error))?)))
     }
+}
+
+fn open_checked(dir: &Path, digest: Digest, size: u64) -> io::Result<BlobReader> {
+    let file = File::open(file_of(dir, &digest)).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => damaged(digest, "its file is missing"),
+        _ => error,
+    })?;
+    if file.metadata()?.len() != size {
+        return Err(damaged(digest, "its file has another size"));
+    }
+    let mut checked = CheckedFile { file, hasher: sha2::Sha256::new(), digest, left: size };
+    if size > CHECKED_FIRST_BYTES {
+        return Ok(BlobReader::File(checked));
+    }
+    let mut bytes = Vec::new();
+    checked.read_to_end(&mut bytes)?;
+    Ok(BlobReader::Inline(Cursor::new(bytes)))
+}
+
+fn damaged(digest: Digest, detail: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, DamagedBlob { digest, detail })
+}
+
+fn report(digest: &Digest, error: &io::Error) {
+    tracing::error!(blob = %digest, %error, "a stored blob cannot be read");
 }
 
 pub(super) fn insert_all(
@@ -213,6 +266,33 @@ impl Drop for Spill {
             // A leftover is only space; the next start removes what is old.
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+impl Read for CheckedFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let Some(wanted) = buffer.get_mut(..most) else { return Ok(0) };
+        if wanted.is_empty() {
+            return Ok(0);
+        }
+        let count = self.file.read(wanted)?;
+        self.hasher.update(wanted.get(..count).unwrap_or_default());
+        self.left = self.left.saturating_sub(count as u64);
+        let found = match (count, self.left) {
+            (0, _) => Err(damaged(self.digest, "its file ends early")),
+            (_, 0) => {
+                let hasher = std::mem::take(&mut self.hasher);
+                let found = Digest::from_bytes(hasher.finalize().into());
+                let is_same = found == self.digest;
+                is_same
+                    .then_some(())
+                    .ok_or_else(|| damaged(self.digest, "its file holds other bytes"))
+            }
+            _ => Ok(()),
+        };
+        found.inspect_err(|error| report(&self.digest, error))?;
+        Ok(count)
     }
 }
 

@@ -225,6 +225,14 @@ CREATE INDEX reports_by_owner ON reports (owner, created_at, id);
 PRAGMA user_version = 5;
 ";
 
+/// What leads from each version to the next; the first makes an empty database one of version 1.
+const STEPS: [&str; VERSION as usize] = [V1, V2, V3, V4, V5];
+
+/// Makes everything that a database of this version has.
+pub(super) fn make(connection: &Connection) -> Result<(), StoreError> {
+    Ok(connection.execute_batch(&STEPS.concat())?)
+}
+
 /// Brings the database to the schema we write; refuses one that is newer.
 pub(super) fn prepare(
     connection: &Connection,
@@ -241,18 +249,12 @@ pub(super) fn prepare(
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.execute_batch("BEGIN IMMEDIATE")?;
     // Another process may have been faster.
-    let result = match version(connection)? {
-        0 => connection.execute_batch(&[V1, V2, V3, V4, V5].concat()),
-        1 => connection.execute_batch(&[V2, V3, V4, V5].concat()),
-        2 => connection.execute_batch(&[V3, V4, V5].concat()),
-        3 => connection.execute_batch(&[V4, V5].concat()),
-        4 => connection.execute_batch(V5),
-        VERSION => Ok(()),
-        found => {
-            connection.execute_batch("ROLLBACK")?;
-            return Err(StoreError::Newer { found, known: VERSION });
-        }
+    let found = version(connection)?;
+    let Some(missing) = STEPS.get(found as usize..) else {
+        connection.execute_batch("ROLLBACK")?;
+        return Err(StoreError::Newer { found, known: VERSION });
     };
+    let result = connection.execute_batch(&missing.concat());
     let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
     connection.execute_batch(end)?;
     Ok(result?)

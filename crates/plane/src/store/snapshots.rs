@@ -65,6 +65,14 @@ impl Store {
         })
     }
 
+    /// Writes one small row durably, so that the caller learns whether writing works.
+    ///
+    /// # Errors
+    /// [`StoreError`] when nothing can be written now.
+    pub fn check_writable(&self) -> Result<(), StoreError> {
+        self.tick("write-check").map(drop)
+    }
+
     /// Returns the next tick of a clock: one more than ever before, also after a restart.
     ///
     /// # Errors

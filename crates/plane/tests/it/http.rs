@@ -6,6 +6,6 @@ mod fuzz;
 mod house;
 mod page;
 mod people;
-mod support;
+pub(crate) mod support;
 mod table;
 mod transcript;

@@ -11,6 +11,7 @@
 mod approvals;
 mod home;
 mod http;
+mod integrity;
 mod journal;
 mod model;
 mod secrets;

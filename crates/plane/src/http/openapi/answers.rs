@@ -125,7 +125,14 @@ fn house() -> Map<String, Value> {
             "data": {"type": "string", "description": "JSON; a piece of a log is base64"},
         })),
         "Health": object(&["ok", "service"], json!({"ok": flag(), "service": {"type": "string"}})),
-        "Ready": object(&["ready"], json!({"ready": flag()})),
+        "Ready": object(&["ready"], json!({
+            "ready": flag(),
+            "store": object(&["writable", "reason", "message"], json!({
+                "writable": flag(),
+                "reason": {"enum": ["store_full", "store_read_only", "store_failed"]},
+                "message": {"type": "string"},
+            })),
+        })),
         "Counters": object(&["metrics"], json!({
             "metrics": {"type": "object", "additionalProperties": {"type": "integer"}},
         })),

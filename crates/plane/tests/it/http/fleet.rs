@@ -180,8 +180,12 @@ fn a_lease_number_that_was_given_twice_opens_the_run_for_its_holder_alone() {
     raw.execute_batch(
         "DROP TRIGGER events_last;
          DELETE FROM events WHERE seq = (SELECT max(seq) FROM events);
+         CREATE TRIGGER events_last BEFORE DELETE ON events
+           WHEN OLD.run NOT IN (SELECT run FROM sweeping)
+           BEGIN SELECT RAISE(ABORT, 'events are append-only'); END;
          UPDATE runs SET state = 'queued', epoch = 0, runner = NULL, lease_until = NULL,
-           event_count = event_count - 1;",
+           event_count = event_count - 1,
+           head = (SELECT hash FROM events ORDER BY seq DESC LIMIT 1);",
     )
     .unwrap();
     let settings = plane.service.settings().clone();
