@@ -12,6 +12,7 @@ use crate::init::{self, Descriptors, Orders};
 use crate::message::{At, Failure, Message, Step, WITH_TERMINAL, Word};
 use crate::mounts::{self, Root, Wanted};
 use crate::network;
+use crate::seccomp::Filter;
 use crate::spec::{Groups, Identity, Spec, Stdio};
 use crate::sys::{self, Errno, Fd};
 
@@ -38,15 +39,23 @@ const MOST_LISTENERS: usize = 96;
 /// Runs pid 1 until it is the init program, or to its end if it cannot become that.
 pub(crate) fn run(plan: &Plan<'_>) {
     let failure = match build(plan) {
-        Ok(terminal) => start_and_become_init(plan, terminal),
+        Ok(built) => start_and_become_init(plan, &built),
         Err(failure) => failure,
     };
     let (step, errno) = (failure.step as i32, failure.errno.0);
     let _ = Message::new(Word::Failed, step, errno).send(plan.control, &[]);
 }
 
-/// Builds the jail, hands it out and waits for the word to start; returns the program's terminal.
-fn build(plan: &Plan<'_>) -> Result<Option<Fd>, Failure> {
+/// What building leaves for the program's process.
+struct Built<'a> {
+    /// The inner side of its terminal.
+    terminal: Option<Fd>,
+    /// Its system call filter.
+    filter: Option<&'a Filter>,
+}
+
+/// Builds the jail, hands it out and waits for the word to start.
+fn build<'a>(plan: &Plan<'a>) -> Result<Built<'a>, Failure> {
     let spec = plan.spec;
     // SAFETY: the mask is this process's own.
     unsafe { libc::umask(0) };
@@ -64,7 +73,7 @@ fn build(plan: &Plan<'_>) -> Result<Option<Fd>, Failure> {
     // SAFETY: pointer and length come from one slice.
     unsafe { sys::call(libc::SYS_sethostname, [name.as_ptr() as usize, name.len(), 0, 0, 0, 0]) }
         .at(Step::Hostname)?;
-    let Root { root, scratch } = mounts::build(&Wanted::of_jail(spec), &plan.scratch)?;
+    let Root { root, scratch, all_shown } = mounts::build(&Wanted::of_jail(spec), &plan.scratch)?;
     mounts::enter(root)?;
     let terminal = match spec.program.stdio {
         Stdio::Pipes { .. } => None,
@@ -78,20 +87,23 @@ fn build(plan: &Plan<'_>) -> Result<Option<Fd>, Failure> {
     fds.push_front(scratch).at(Step::Handshake)?;
     Message::new(Word::Built, flags, 0).send(plan.control, fds.as_slice()).at(Step::Handshake)?;
     await_word(plan.control, Word::Go)?;
-    Ok(terminal.map(|terminal| terminal.inner))
+    let walls = &spec.walls;
+    let stricter = walls.seccomp_without_overlays.as_ref().filter(|_| !all_shown);
+    let filter = stricter.or(walls.seccomp.as_ref());
+    Ok(Built { terminal: terminal.map(|terminal| terminal.inner), filter })
 }
 
 /// Starts the program's process and executes the init program; returns only if that fails.
-fn start_and_become_init(plan: &Plan<'_>, terminal: Option<Fd>) -> Failure {
+fn start_and_become_init(plan: &Plan<'_>, built: &Built<'_>) -> Failure {
     let spec = plan.spec;
     let gate = match sys::number_call(libc::SYS_eventfd2, [0, libc::O_CLOEXEC as usize, 0, 0, 0]) {
         Ok(gate) => gate as Fd,
         Err(errno) => return Failure { step: Step::Init, errno },
     };
-    let beside = Beside { control: plan.control, gate: Some(gate), terminal };
+    let beside = Beside { control: plan.control, gate: Some(gate), terminal: built.terminal };
     // SECURITY: the program is not executed before init stands, so nobody inside ever runs beside
     // what this process still has of the supervisor.
-    let beginning = Beginning { start: &plan.start, beside };
+    let beginning = Beginning { start: &plan.start, beside, filter: built.filter };
     let program = match command::spawn(&beginning) {
         Ok(program) => program,
         Err(failure) => return failure,

@@ -13,6 +13,7 @@ use libc::{c_char, c_int, c_void};
 use crate::child::ioctl;
 use crate::landlock;
 use crate::message::{At, Failure, Message, Step, Word};
+use crate::seccomp::Filter;
 use crate::spec::{Capabilities, Exec, Program, Resource, Rlimit, Stdio, Walls};
 use crate::sys::{self, Errno, Fd};
 
@@ -43,6 +44,11 @@ impl<'a> Start<'a> {
         }
     }
 
+    /// Returns the filter that holds unless something else takes its place.
+    pub(crate) fn filter(&self) -> Option<&Filter> {
+        self.walls.seccomp.as_ref()
+    }
+
     fn stack_top(&self) -> *mut c_void {
         self.stack.as_ptr_range().end.cast_mut().cast()
     }
@@ -64,6 +70,8 @@ pub(crate) struct Beside {
 pub(crate) struct Beginning<'a> {
     pub(crate) start: &'a Start<'a>,
     pub(crate) beside: Beside,
+    /// The system call filter.
+    pub(crate) filter: Option<&'a Filter>,
 }
 
 /// Starts the program's process and returns its pid.
@@ -95,9 +103,10 @@ pub(crate) fn process_limit(start: &Start<'_>) -> u64 {
 
 extern "C" fn enter(argument: *mut c_void) -> c_int {
     // SAFETY: `spawn` passes this, and it outlives its use here.
-    let Beginning { start, beside } = unsafe { &*argument.cast::<Beginning<'_>>() };
+    let beginning = unsafe { &*argument.cast::<Beginning<'_>>() };
+    let Beginning { start, beside, .. } = beginning;
     let (control, ended) = match place_descriptors(start.program, beside).at(Step::Stdio) {
-        Ok(placed) => (placed.control, confine(start, beside, &placed)),
+        Ok(placed) => (placed.control, confine(beginning, &placed)),
         Err(failure) => (beside.control, Err(failure)),
     };
     let message = match ended {
@@ -109,7 +118,8 @@ extern "C" fn enter(argument: *mut c_void) -> c_int {
 }
 
 /// Confines the calling process and executes; returns only if nothing could be executed.
-fn confine(start: &Start<'_>, beside: &Beside, placed: &Placed) -> Result<Errno, Failure> {
+fn confine(beginning: &Beginning<'_>, placed: &Placed) -> Result<Errno, Failure> {
+    let Beginning { start, beside, filter } = beginning;
     let walls = start.walls;
     sys::number_call(libc::SYS_setsid, [0; 5]).at(Step::Session)?;
     if beside.terminal.is_some() {
@@ -142,7 +152,7 @@ fn confine(start: &Start<'_>, beside: &Beside, placed: &Placed) -> Result<Errno,
         // Whoever should open it ends everyone when it ends.
         sys::read(gate, &mut [0; 8]).at(Step::Init)?;
     }
-    if let Some(filter) = &walls.seccomp {
+    if let Some(filter) = filter {
         filter.install().at(Step::Seccomp)?;
     }
     Ok(execute(start, placed.executable))

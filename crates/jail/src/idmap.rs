@@ -105,6 +105,29 @@ impl IdMap {
     }
 }
 
+/// Locks one byte of a file for this open file alone, until it is closed; returns whether it could.
+///
+/// # Errors
+/// The system's error, other than that somebody else has it.
+pub fn lock_byte(file: &fs::File, at: u32) -> io::Result<bool> {
+    // SAFETY: an all-zero lock is a valid value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as _;
+    lock.l_whence = libc::SEEK_SET as _;
+    lock.l_start = at.into();
+    lock.l_len = 1;
+    // SAFETY: the structure has the layout of the C library and outlives the call.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    if result == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        _ => Err(error),
+    }
+}
+
 /// Stays until it is killed, by its parent or with it.
 extern "C" fn stay(parent: *mut c_void) -> c_int {
     let tied = sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize, 0);

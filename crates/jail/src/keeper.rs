@@ -36,7 +36,8 @@ fn keep(plan: &Plan<'_>) -> Result<(), Failure> {
     Message::new(Word::Built, 0, 0).send(plan.control, &[]).at(Step::Handshake)?;
     await_word(plan.control, Word::Go)?;
     let beside = Beside { control: plan.control, gate: None, terminal: None };
-    let program = command::spawn(&Beginning { start: &plan.start, beside })?;
+    let program =
+        command::spawn(&Beginning { start: &plan.start, beside, filter: plan.start.filter() })?;
     close_all_but(plan.control);
     let message = watch(plan, program)?;
     end_everyone();

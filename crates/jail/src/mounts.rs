@@ -1,7 +1,8 @@
 //! The jail's root: a bounded scratch filesystem, a skeleton on it, and mounts on the skeleton.
 //!
 //! Layout of the scratch filesystem: `r` is the root's skeleton, `upper`, `work`, `lower` and
-//! `hidden` belong to the overlay, `file` and `directory` are the veils laid over secrets.
+//! `hidden` belong to the overlay, `file` and `directory` are the veils laid over secrets, `shown`
+//! is where host directories lie below overlays that nobody can write.
 //! Only `r` and what is mounted on it can be reached after the pivot.
 
 use std::ffi::{CStr, CString};
@@ -68,13 +69,15 @@ pub(crate) struct Root {
     pub(crate) root: Fd,
     /// The scratch filesystem, for the supervisor to look into.
     pub(crate) scratch: Fd,
+    /// Whether every host directory that was to be shown through an overlay is.
+    pub(crate) all_shown: bool,
 }
 
 /// Builds the root and leaves it attached, but not yet entered.
 pub(crate) fn build(wanted: &Wanted<'_>, options: &ScratchOptions) -> Result<Root, Failure> {
     make_private()?;
     let scratch = make_scratch(wanted.scratch.image.as_ref(), options)?;
-    for (name, mode) in [(c"r", 0o755), (c"directory", 0o000)] {
+    for (name, mode) in [(c"r", 0o755), (c"directory", 0o000), (c"shown", 0o755)] {
         sys::mkdirat(scratch, name, mode).at(Step::Scratch)?;
     }
     let veil =
@@ -93,8 +96,9 @@ pub(crate) fn build(wanted: &Wanted<'_>, options: &ScratchOptions) -> Result<Roo
     let flags = sys::OPEN_TREE_CLONE | sys::OPEN_TREE_CLOEXEC;
     let root = sys::open_tree(scratch, c"r", flags).at(Step::Scratch)?;
     sys::move_mount(root, skeleton).at(Step::Attach)?;
+    let mut all_shown = true;
     for mount in wanted.mounts {
-        attach(scratch, skeleton, root, mount)?;
+        all_shown &= attach(scratch, skeleton, root, mount)?;
     }
     let read_only =
         MountAttr { set: sys::MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, userns_fd: 0 };
@@ -102,7 +106,7 @@ pub(crate) fn build(wanted: &Wanted<'_>, options: &ScratchOptions) -> Result<Roo
     // A mount's own descriptor is a path only; this one can be read.
     let flags = libc::O_RDONLY | libc::O_DIRECTORY;
     let scratch = sys::openat(scratch, c".", flags, 0).at(Step::Scratch)?;
-    Ok(Root { root, scratch })
+    Ok(Root { root, scratch, all_shown })
 }
 
 /// Makes `root` the root and forgets the old one.
@@ -188,14 +192,46 @@ fn create(entries: &[Entry], root: Fd) -> sys::Result<()> {
     Ok(())
 }
 
-fn attach(scratch: Fd, skeleton: Fd, root: Fd, mount: &Mount) -> Result<(), Failure> {
-    let tree = open_source(scratch, skeleton, &mount.source)?;
+/// Attaches one mount; returns whether it is what was asked for, and not what takes its place.
+fn attach(scratch: Fd, skeleton: Fd, root: Fd, mount: &Mount) -> Result<bool, Failure> {
+    let (tree, is_shown) = match &mount.source {
+        Source::Shown(below) => show(scratch, open_source(scratch, skeleton, below)?)?,
+        source => (open_source(scratch, skeleton, source)?, true),
+    };
     restrict(tree, &mount.source, mount.attributes).at(Step::Restrict)?;
     let target = sys::open_in_root(root, &mount.target, libc::O_PATH).at(Step::Attach)?;
     sys::move_mount(tree, target).at(Step::Attach)?;
     sys::close(target);
     sys::close(tree);
-    Ok(())
+    Ok(is_shown)
+}
+
+/// Mounts an overlay that nobody can write over `layer`; returns the layer itself, and that it is
+/// no overlay, where the kernel makes none of it.
+///
+/// SECURITY: a socket of the host is found by its inode, and a named pipe by its own; through an
+/// overlay both have others, so that no byte, descriptor or credential leaves by them.
+fn show(scratch: Fd, layer: Fd) -> Result<(Fd, bool), Failure> {
+    let read_only = MountAttr {
+        set: sys::MOUNT_ATTR_RDONLY | sys::MOUNT_ATTR_NOSUID,
+        clear: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: 0,
+    };
+    sys::mount_setattr(layer, sys::AT_RECURSIVE, &read_only).at(Step::Restrict)?;
+    let below = sys::openat(scratch, c"shown", libc::O_PATH, 0).at(Step::OverlayMount)?;
+    sys::move_mount(layer, below).at(Step::OverlayMount)?;
+    sys::close(below);
+    sys::close(layer);
+    // A second layer, an empty directory, because one alone would have to be written above.
+    match overlay(scratch, c"shown:directory", None) {
+        Ok(tree) => Ok((tree, true)),
+        Err(_) => {
+            let flags = sys::OPEN_TREE_CLONE | sys::OPEN_TREE_CLOEXEC | sys::AT_RECURSIVE;
+            let tree = sys::open_tree(scratch, c"shown", flags).at(Step::CloneMount)?;
+            Ok((tree, false))
+        }
+    }
 }
 
 fn open_source(scratch: Fd, skeleton: Fd, source: &Source) -> Result<Fd, Failure> {
@@ -206,6 +242,7 @@ fn open_source(scratch: Fd, skeleton: Fd, source: &Source) -> Result<Fd, Failure
     match source {
         Source::Host(host) => clone_host(host),
         Source::Detached(fd) => Ok(fd.as_raw_fd()),
+        Source::Shown(below) => open_source(scratch, skeleton, below),
         Source::Skeleton(path) => own(skeleton, path),
         Source::VeiledFile => own(scratch, c"file"),
         Source::VeiledDirectory => own(scratch, c"directory"),
@@ -268,21 +305,29 @@ fn make_overlay(scratch: Fd, layer: Fd, hidden: &[Hidden]) -> Result<Fd, Failure
         }
         sys::close(middle);
     }
-    overlay_of_layers(scratch, hidden.is_empty()).at(Step::OverlayMount)
+    let lower = if hidden.is_empty() { c"lower" } else { c"hidden:lower" };
+    overlay(scratch, lower, Some(Written { upper: c"upper", work: c"work" })).at(Step::OverlayMount)
 }
 
-fn overlay_of_layers(scratch: Fd, plain: bool) -> sys::Result<Fd> {
+/// Where an overlay keeps what is written to it.
+struct Written<'a> {
+    upper: &'a CStr,
+    work: &'a CStr,
+}
+
+fn overlay(scratch: Fd, lower: &CStr, written: Option<Written<'_>>) -> sys::Result<Fd> {
     // Relative names: the scratch filesystem has no path, only a descriptor.
     sys::number_call(libc::SYS_fchdir, [scratch as usize, 0, 0, 0, 0])?;
     let config = sys::fsopen(c"overlay")?;
-    let lower = if plain { c"lower" } else { c"hidden:lower" };
     sys::fsconfig_string(config, c"lowerdir", lower)?;
-    sys::fsconfig_string(config, c"upperdir", c"upper")?;
-    sys::fsconfig_string(config, c"workdir", c"work")?;
+    if let Some(Written { upper, work }) = written {
+        sys::fsconfig_string(config, c"upperdir", upper)?;
+        sys::fsconfig_string(config, c"workdir", work)?;
+    }
     sys::fsconfig_flag(config, c"userxattr")?;
-    let mount = sys::fsmount(config, sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV)?;
+    let mount = sys::fsmount(config, sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV);
     sys::close(config);
-    Ok(mount)
+    mount
 }
 
 fn restrict(tree: Fd, source: &Source, attributes: Attributes) -> sys::Result<()> {
@@ -298,7 +343,7 @@ fn restrict(tree: Fd, source: &Source, attributes: Attributes) -> sys::Result<()
     }
     let propagation = libc::MS_PRIVATE;
     let recursive = match source {
-        Source::Host(_) | Source::Detached(_) => sys::AT_RECURSIVE,
+        Source::Host(_) | Source::Detached(_) | Source::Shown(_) => sys::AT_RECURSIVE,
         _ => 0,
     };
     sys::mount_setattr(tree, recursive, &MountAttr { set, clear: 0, propagation, userns_fd: 0 })

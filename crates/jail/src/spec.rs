@@ -150,6 +150,10 @@ pub enum Source {
         /// after the start. Parents come as directories of the same list, before.
         hidden: Vec<Hidden>,
     },
+    /// A directory of the host through an overlay that nobody can write: files are read as they
+    /// are, but a socket or a named pipe of the host seen through it leads nowhere. Where an
+    /// overlay cannot be had it is mounted as it is, and [`Walls::seccomp_without_overlays`] holds.
+    Shown(Box<Source>),
     /// The jail's own process filesystem.
     Proc,
     /// The jail's own terminals.
@@ -273,6 +277,9 @@ pub struct Walls {
     pub landlock: Option<LandlockRules>,
     /// The system call filter; absent only where nothing but a process is asked for.
     pub seccomp: Option<Filter>,
+    /// The filter that takes its place when a [`Source::Shown`] could not be shown through an
+    /// overlay; absent means the same.
+    pub seccomp_without_overlays: Option<Filter>,
     /// What becomes of capabilities.
     pub capabilities: Capabilities,
 }

@@ -39,7 +39,7 @@ fn make(plan: &Plan<'_>) -> Result<(), Failure> {
     sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as usize, 0).at(Step::Lifeline)?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0).at(Step::Lifeline)?;
     let wanted = Wanted::of_view(plan.view);
-    let Root { root, scratch } = mounts::build(&wanted, &plan.scratch)?;
+    let Root { root, scratch, .. } = mounts::build(&wanted, &plan.scratch)?;
     let shown = sys::open_in_root(root, &plan.view.shown, libc::O_PATH).at(Step::CloneMount)?;
     let flags =
         sys::OPEN_TREE_CLONE | sys::OPEN_TREE_CLOEXEC | sys::AT_RECURSIVE | sys::AT_EMPTY_PATH;

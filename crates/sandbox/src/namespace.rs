@@ -13,17 +13,18 @@ mod posture;
 mod prepared;
 mod resolve;
 mod scratch;
+mod sockets;
 mod worker;
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{Mode, OFlags, openat};
 use warrant_egress::Options;
-use warrant_jail::seccomp::{Filter, Profile};
+use warrant_jail::seccomp::{Allowances, Filter, Profile, SharedMemory, UnixSockets};
 use warrant_jail::{
     Capabilities, Exec, Going, Groups, Handed, LandlockRules, Program, Resource, Rlimit, Scratch,
     Spec, Starting, Stdio, Usher, Walls, landlock_abi, launch,
@@ -32,7 +33,7 @@ use warrant_protocol::{Isolation, Limits, Outcome, Posture};
 
 use crate::cgroup::{Cgroups, Counts};
 use crate::door::{self, Door};
-use crate::namespace::identity::Identities;
+use crate::namespace::identity::{Identities, RunIdentity};
 use crate::namespace::layout::System;
 use crate::namespace::lower::{Lowered, PROXY_PORT, lower};
 use crate::namespace::memory::Memory;
@@ -46,6 +47,7 @@ use crate::{
     Plan, Refusal, RunReport, Sink, Stdin, Stream, WorkspaceAccess,
 };
 
+pub(crate) use identity::RunIdentity as NamespaceIdentity;
 pub(crate) use kept::{Kept, Order, Starter};
 pub(crate) use lower::{c_path, environment, program};
 pub use masks::veiled;
@@ -56,7 +58,7 @@ pub use worker::{Worker, seal_worker, worker_control};
 #[derive(Debug)]
 pub struct Namespace {
     identities: Identities,
-    filter: OnceLock<Filter>,
+    filters: Filters,
     prepared: Prepared,
     landlock: Option<u32>,
     cgroups: OnceLock<Cgroups>,
@@ -90,7 +92,7 @@ impl Namespace {
     pub fn with_egress(egress: Options) -> Self {
         Self {
             identities: Identities::new(),
-            filter: OnceLock::new(),
+            filters: Filters::default(),
             prepared: Prepared::default(),
             landlock: landlock_abi().map(|abi| abi.min(NEWEST_LANDLOCK)),
             cgroups: OnceLock::new(),
@@ -113,7 +115,7 @@ impl Namespace {
         let host = Host {
             cgroups: self.cgroups(),
             landlock: self.landlock,
-            kernel_uid: self.identities.identity().kernel_uid,
+            kernel_uid: self.identities.shared_kernel_uid(),
             egress: true,
         };
         posture::posture(&host, tried)
@@ -138,8 +140,14 @@ impl Namespace {
         }
     }
 
-    fn filter(&self) -> &Filter {
-        self.filter.get_or_init(|| Filter::new(Profile::Program))
+    /// Returns what a program may have of what the filter decides by what else holds it.
+    fn allowances(&self, limits: &Limits, unix_sockets: UnixSockets) -> Allowances {
+        let is_counted = self.cgroups().kind_of("memory").is_some();
+        let shared_memory = match limits.memory_bytes {
+            Some(_) if !is_counted => SharedMemory::Small,
+            _ => SharedMemory::Counted,
+        };
+        Allowances { unix_sockets, shared_memory }
     }
 
     fn cgroups(&self) -> &Cgroups {
@@ -147,7 +155,7 @@ impl Namespace {
     }
 
     fn lower(&self, invocation: &Invocation) -> Result<Lowered, Refusal> {
-        lower(invocation, self.identities.identity(), System::Programs)
+        lower(invocation, self.identities.inside(), System::Programs)
     }
 }
 
@@ -178,7 +186,7 @@ impl Backend for Namespace {
 
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
         let lowered = self.lower(&invocation)?;
-        let artifact = lowered.artifact(&invocation, self.identities.identity());
+        let artifact = lowered.artifact(&invocation, &self.identities);
         self.prepared.keep(&invocation, lowered);
         Ok(Plan { isolation: Isolation::Namespace, invocation, artifact })
     }
@@ -209,6 +217,7 @@ impl Backend for Namespace {
             invocation,
             lowered,
             writes: Writes::BoundByJail,
+            run: self.take_identity()?,
         };
         let mut is_shut = false;
         let mut gate = || {
@@ -231,6 +240,8 @@ pub(crate) struct Job<'a> {
     invocation: &'a Invocation,
     lowered: Lowered,
     writes: Writes,
+    /// Who runs; kept until the whole tree is gone.
+    run: Arc<RunIdentity>,
 }
 
 /// Who says to Landlock where the program may write.
@@ -251,6 +262,10 @@ enum Begun<'a> {
 }
 
 impl Namespace {
+    fn take_identity(&self) -> Result<Arc<RunIdentity>, BoundaryError> {
+        self.identities.take().map(Arc::new).map_err(at("taking a kernel id of its own"))
+    }
+
     fn run_job(
         &self,
         job: Job<'_>,
@@ -272,6 +287,7 @@ impl Namespace {
     /// Launches a jail; what runs in it runs once the gate opens, and nobody watches it yet.
     fn start<'a>(&self, job: Job<'a>, gate: Gate<'_>) -> Result<Begun<'a>, BoundaryError> {
         let invocation = job.invocation;
+        let run = Arc::clone(&job.run);
         let rules = door::rules(&invocation.network).map_err(refused)?;
         let listener_specs = job.lowered.listeners.clone();
         let neighbors = invocation.neighbors.as_ref();
@@ -315,13 +331,23 @@ impl Namespace {
             .map_err(at("preparing the egress proxy"))?
             .watched_by(witnesses);
         let outside = Outside::new(pipes.outside, terminal, invocation)?;
-        Ok(Begun::Running(Started { invocation, jail, outside, group, door, scratch, resident }))
+        Ok(Begun::Running(Started {
+            invocation,
+            jail,
+            outside,
+            group,
+            door,
+            scratch,
+            resident,
+            run: Some(run),
+        }))
     }
 }
 
 impl Namespace {
     fn spec(&self, job: Job<'_>, stdio: Stdio, groups: Groups) -> Result<Spec, BoundaryError> {
-        let Job { exec, descriptors, invocation, lowered, writes } = job;
+        let Job { exec, descriptors, invocation, lowered, writes, run } = job;
+        let run = &*run;
         let lowered = &lowered;
         let limits = &invocation.limits;
         let texts = at("describing the program");
@@ -334,16 +360,16 @@ impl Namespace {
         let overlay_mode =
             (invocation.files.access == WorkspaceAccess::Overlay).then_some(lowered.workspace.mode);
         Ok(Spec {
-            identity: self.identities.identity(),
+            identity: run.identity(),
             hostname: c"sandbox".to_owned(),
             scratch: Scratch {
-                image: self.image(limits),
+                image: image(run, limits),
                 bytes: limits.disk_bytes,
                 inodes: limits.inodes,
                 overlay_mode,
             },
             entries: lowered.entries()?,
-            mounts: lowered.mounts(&self.identities)?,
+            mounts: lowered.mounts(run)?,
             listeners: lowered.listeners.clone(),
             program: Program {
                 exec,
@@ -361,7 +387,9 @@ impl Namespace {
                     }
                     Writes::BoundByWorker => None,
                 },
-                seccomp: Some(self.filter().clone()),
+                seccomp: Some(self.filters.of(self.allowances(limits, lowered.unix_sockets))),
+                seccomp_without_overlays: (lowered.unix_sockets == UnixSockets::Inside)
+                    .then(|| self.filters.of(self.allowances(limits, UnixSockets::PairsOnly))),
                 capabilities: Capabilities::Dropped,
             },
             deadline_ms: limits.wall_ms.map(|ms| ms.saturating_add(DEADLINE_GRACE_MS)),
@@ -371,18 +399,36 @@ impl Namespace {
         })
     }
 
-    /// Returns a filesystem on disk where memory could not hold what the limits let a run write.
-    fn image(&self, limits: &Limits) -> Option<OwnedFd> {
-        let wants = self.identities.is_privileged() && scratch::wants_disk(limits);
-        // Without one the run is not less bounded: memory holds less, and its limit strikes first.
-        wants.then(|| scratch::on_disk(limits, self.identities.identity()).ok()).flatten()
-    }
-
     fn landlock_rules(&self, lowered: &Lowered) -> io::Result<Option<LandlockRules>> {
         let Some(abi) = self.landlock else { return Ok(None) };
         let writable = lowered.layout.writable.iter().map(|path| c_path(path));
         let writable = writable.collect::<io::Result<_>>()?;
         Ok(Some(LandlockRules { abi, writable, devices: vec![c"/dev".to_owned()] }))
+    }
+}
+
+/// Returns a filesystem on disk where memory could not hold what the limits let a run write.
+fn image(run: &RunIdentity, limits: &Limits) -> Option<OwnedFd> {
+    let wants = run.is_privileged() && scratch::wants_disk(limits);
+    // Without one the run is not less bounded: memory holds less, and its limit strikes first.
+    wants.then(|| scratch::on_disk(limits, run.identity()).ok()).flatten()
+}
+
+/// System call filters, each made once.
+#[derive(Debug, Default)]
+struct Filters {
+    made: Mutex<Vec<(Allowances, Filter)>>,
+}
+
+impl Filters {
+    fn of(&self, allowances: Allowances) -> Filter {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, filter)) = made.iter().find(|(known, _)| *known == allowances) {
+            return filter.clone();
+        }
+        let filter = Filter::new(Profile::Program(allowances));
+        made.push((allowances, filter.clone()));
+        filter
     }
 }
 

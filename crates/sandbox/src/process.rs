@@ -119,8 +119,16 @@ impl Backend for Process {
         }
         let (jail, _) = starting.go().and_then(Going::built).map_err(boundary)?;
         let outside = Outside::new(pipes.outside, None, invocation)?;
-        let started =
-            Started { invocation, jail, outside, group, door, scratch: None, resident: None };
+        let started = Started {
+            invocation,
+            jail,
+            outside,
+            group,
+            door,
+            scratch: None,
+            resident: None,
+            run: None,
+        };
         started.finish(sink, cancel, self.probe())
     }
 }
@@ -198,6 +206,7 @@ fn tethered(
             rlimits: rlimits(limits),
             landlock: None,
             seccomp: None,
+            seccomp_without_overlays: None,
             capabilities: Capabilities::Kept,
         },
         deadline_ms: limits.wall_ms.map(|ms| ms.saturating_add(DEADLINE_GRACE_MS)),

@@ -2,12 +2,14 @@
 //! starts a real program ends its runs.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use warrant_jail::Jail;
 use warrant_protocol::{LimitKind, Outcome, Posture, Usage};
 
 use crate::cgroup::Group;
 use crate::door::Door;
+use crate::namespace::NamespaceIdentity;
 use crate::neighbors::Resident;
 use crate::pipes::Outside;
 use crate::streams::Output;
@@ -26,6 +28,8 @@ pub(crate) struct Started<'a> {
     pub(crate) scratch: Option<OwnedFd>,
     /// Its stay among the commands beside it.
     pub(crate) resident: Option<Resident>,
+    /// The identity that is its own until its whole tree is gone.
+    pub(crate) run: Option<Arc<NamespaceIdentity>>,
 }
 
 impl RunReport {
@@ -52,7 +56,7 @@ impl Started<'_> {
         cancel: &Cancel,
         posture: Posture,
     ) -> Result<RunReport, BoundaryError> {
-        let Self { invocation, jail, outside, group, mut door, scratch, resident } = self;
+        let Self { invocation, jail, outside, group, mut door, scratch, resident, run } = self;
         let limits = &invocation.limits;
         let root = jail.pid();
         let mut watch =
@@ -70,6 +74,8 @@ impl Started<'_> {
             door: &mut door,
         })?;
         drop(resident);
+        // Everyone is gone: supervising ends with that.
+        drop(run);
         let totals = door.close(sink);
         let SeenUsage { cpu_ms, memory_bytes } = watch.seen;
         let group = &watch.group;

@@ -1,5 +1,6 @@
 //! The assembler of the filter: verdicts about system calls become a balanced tree of BPF.
 //!
+//! What the table does not name answers `ENOSYS`. Neighbors with the same verdict become one leaf.
 //! The tree keeps the number of comparisons per call near the logarithm of the table, which also
 //! keeps the kernel's own preparation of the filter short.
 
@@ -31,17 +32,16 @@ pub(super) const ARCHITECTURE: u32 = 0xc000_00b7;
 
 /// Calls of the x32 ABI carry this bit on x86-64.
 pub(super) const X32_BIT: u32 = 0x4000_0000;
-/// The last call this table was written with in mind (`file_setattr`).
-pub(super) const LAST_KNOWN: u32 = 469;
-
 /// What happens to one system call.
 pub(super) enum Verdict {
+    Allow,
     Refuse(i32),
     Check(Vec<Check>),
 }
 
-/// Refuses when the argument fails the test. Only the lower half of an argument is looked at:
-/// every argument tested here is an `int` or a flag word below 32 bits for the kernel.
+/// Refuses when the argument fails the test. Only the lower half of an argument is looked at, save
+/// by [`Test::Above`]: every other argument tested here is an `int` or a flag word below 32 bits for
+/// the kernel.
 pub(super) struct Check {
     pub(super) when: When,
     pub(super) argument: u32,
@@ -61,6 +61,8 @@ pub(super) enum Test {
     AnyBit,
     OneOf(&'static [u32]),
     NoneOf(&'static [u32]),
+    /// All 64 bits, as a number.
+    Above(u32),
 }
 
 pub(crate) const fn statement(code: u16, k: u32) -> sock_filter {
@@ -82,42 +84,65 @@ pub(super) fn assemble(table: BTreeMap<c_long, Verdict>) -> Vec<sock_filter> {
         program.push(branch(JUMP_GREATER_EQUAL, X32_BIT, 0, 1));
         program.push(statement(RETURN, KILL_PROCESS));
     }
-    program.push(branch(JUMP_GREATER, LAST_KNOWN, 0, 1));
-    program.push(statement(RETURN, refusal(libc::ENOSYS)));
-    let rules: Vec<(u32, Vec<sock_filter>)> = table
-        .into_iter()
-        .filter_map(|(number, verdict)| Some((u32::try_from(number).ok()?, body(&verdict))))
-        .collect();
-    program.extend(tree(&rules));
+    program.extend(tree(&segments(table)));
     program
 }
 
-/// Returns code that finds the rule of the loaded call number; every path of it ends in a return.
-fn tree(rules: &[(u32, Vec<sock_filter>)]) -> Vec<sock_filter> {
-    const LEAF: usize = 2;
-    let (left, right) = rules.split_at(rules.len() / 2);
-    let Some((pivot, _)) = right.first() else { return vec![statement(RETURN, ALLOW)] };
-    if rules.len() > LEAF {
-        let (left, right) = (tree(left), tree(right));
-        let skip = u32::try_from(left.len()).unwrap_or(u32::MAX);
-        let mut code = vec![branch(JUMP_GREATER_EQUAL, *pivot, 0, 1), statement(JUMP, skip)];
-        code.extend(left);
-        code.extend(right);
-        return code;
+/// Call numbers from `start` to the next segment's, and the code that decides about them.
+struct Segment {
+    start: u32,
+    code: Vec<sock_filter>,
+}
+
+fn segments(table: BTreeMap<c_long, Verdict>) -> Vec<Segment> {
+    let unknown = || vec![statement(RETURN, refusal(libc::ENOSYS))];
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut push = |start: u32, code: Vec<sock_filter>| {
+        let same = |last: &Segment| is_same_return(&last.code, &code);
+        if !segments.last().is_some_and(same) {
+            segments.push(Segment { start, code });
+        }
+    };
+    let mut next = 0;
+    for (number, verdict) in table {
+        let Ok(number) = u32::try_from(number) else { continue };
+        if number > next {
+            push(next, unknown());
+        }
+        push(number, body(&verdict));
+        next = number + 1;
     }
-    let mut code = Vec::new();
-    for (number, body) in rules {
-        let skip = u32::try_from(body.len()).unwrap_or(u32::MAX);
-        code.push(branch(JUMP_EQUAL, *number, 1, 0));
-        code.push(statement(JUMP, skip));
-        code.extend_from_slice(body);
+    push(next, unknown());
+    segments
+}
+
+/// Returns whether both do nothing but return the same.
+fn is_same_return(one: &[sock_filter], other: &[sock_filter]) -> bool {
+    match (one, other) {
+        ([one], [other]) => one.k == other.k,
+        _ => false,
     }
-    code.push(statement(RETURN, ALLOW));
+}
+
+/// Returns code that finds the segment of the loaded call number; every path of it ends in a
+/// return.
+fn tree(segments: &[Segment]) -> Vec<sock_filter> {
+    let (left, right) = segments.split_at(segments.len() / 2);
+    let Some(pivot) = right.first() else { return vec![statement(RETURN, KILL_PROCESS)] };
+    if left.is_empty() {
+        return pivot.code.clone();
+    }
+    let (left, right) = (tree(left), tree(right));
+    let skip = u32::try_from(left.len()).unwrap_or(u32::MAX);
+    let mut code = vec![branch(JUMP_GREATER_EQUAL, pivot.start, 0, 1), statement(JUMP, skip)];
+    code.extend(left);
+    code.extend(right);
     code
 }
 
 fn body(verdict: &Verdict) -> Vec<sock_filter> {
     match verdict {
+        Verdict::Allow => vec![statement(RETURN, ALLOW)],
         Verdict::Refuse(errno) => vec![statement(RETURN, refusal(*errno))],
         Verdict::Check(checks) => {
             let mut code: Vec<sock_filter> = checks.iter().flat_map(check_code).collect();
@@ -140,6 +165,7 @@ fn check_code(check: &Check) -> Vec<sock_filter> {
             code.push(statement(AND, check.mask));
             code.extend(jump_if_equal(values));
         }
+        Test::Above(most) => code = above(check.argument, most),
     }
     code.push(statement(RETURN, refusal(check.errno)));
     let skip = u32::try_from(code.len()).unwrap_or(u32::MAX);
@@ -152,6 +178,17 @@ fn check_code(check: &Check) -> Vec<sock_filter> {
     let mut guarded = vec![load, test, statement(JUMP, skip)];
     guarded.extend(code);
     guarded
+}
+
+/// Returns comparisons that reach the one instruction that follows them when the argument is larger.
+fn above(argument: u32, most: u32) -> Vec<sock_filter> {
+    let low = OFFSET_ARGUMENTS + 8 * argument;
+    vec![
+        statement(LOAD_WORD, low + 4),
+        branch(JUMP_EQUAL, 0, 0, 2),
+        statement(LOAD_WORD, low),
+        branch(JUMP_GREATER, most, 0, 1),
+    ]
 }
 
 /// Returns comparisons that, when one is equal, jump over the one instruction that follows them.

@@ -83,7 +83,7 @@ impl Warmth {
         let Waiting { kept, line, words } = self.take()?;
         let files = wall::files(&invocation.files);
         let limits = wall::limits(&invocation.limits);
-        let shown = self.namespace.show(files, &limits)?;
+        let shown = self.namespace.show(kept.identity(), files, &limits)?;
         let scratch = shown.scratch.try_clone().map_err(at("opening the upper layer"))?;
         let is_gone = || at("watching the worker")(io::Error::other("the worker is gone"));
         kept.begin(Order { limits, scratch }).ok_or_else(is_gone)?;

@@ -16,11 +16,12 @@ use std::time::Duration;
 use warrant_jail::{Exec, Scratch, Shown, View};
 use warrant_protocol::Limits;
 
+use crate::namespace::identity::RunIdentity;
 use crate::namespace::layout::MountKind;
 use crate::namespace::lower::Lowered;
 use crate::namespace::posture::Tried;
 use crate::namespace::worker::{invocation, linked_libraries, show_libraries};
-use crate::namespace::{Begun, Job, Namespace, PROBE_DIRECTORY, Writes, c_path};
+use crate::namespace::{Begun, Job, Namespace, PROBE_DIRECTORY, Writes, c_path, image};
 use crate::pipes::{at, boundary};
 use crate::started::Started;
 use crate::{BoundaryError, Cancel, Files, Invocation, RunReport, Sink, WorkspaceAccess};
@@ -37,6 +38,8 @@ pub(crate) struct Kept {
     orders: Sender<Order>,
     reports: Receiver<Result<RunReport, BoundaryError>>,
     stop: Cancel,
+    /// Who the worker is; its workspace is shown to that identity.
+    run: Arc<RunIdentity>,
 }
 
 /// What a kept worker is started with.
@@ -60,6 +63,11 @@ pub(crate) struct Order {
 }
 
 impl Kept {
+    /// Returns who the worker is.
+    pub(crate) fn identity(&self) -> &RunIdentity {
+        &self.run
+    }
+
     /// Puts the limits of a run on the jail and begins to watch it. `None` if it is gone.
     pub(crate) fn begin(&self, order: Order) -> Option<()> {
         self.orders.send(order).ok()
@@ -67,7 +75,7 @@ impl Kept {
 
     /// Waits until the jail is gone, ending it after `patience`, and tells what it saw.
     pub(crate) fn end(self, patience: Duration) -> Result<RunReport, BoundaryError> {
-        let Self { orders, reports, stop } = self;
+        let Self { orders, reports, stop, run: _ } = self;
         // Without an order the jail ends at once.
         drop(orders);
         let left = reports.recv_timeout(patience);
@@ -90,11 +98,12 @@ impl Namespace {
         let (orders, incoming) = channel();
         let (outgoing, reports) = channel();
         let stop = Cancel::new()?;
-        let kept = Kept { orders, reports, stop: stop.clone() };
+        let run = Arc::new(self.identities.take()?);
+        let kept = Kept { orders, reports, stop: stop.clone(), run: Arc::clone(&run) };
         let namespace = Arc::clone(self);
         // The kernel ends a jail with the thread that made it, so the jail has one of its own.
         let body = move || {
-            let report = namespace.hold(starter, &incoming, (&*words, &stop));
+            let report = namespace.hold((starter, run), &incoming, (&*words, &stop));
             if let Some(report) = report.transpose() {
                 // Nobody may be there any more to hear it.
                 let _ = outgoing.send(report);
@@ -107,7 +116,7 @@ impl Namespace {
     /// Builds the jail, waits for an order, and watches the worker to its end.
     fn hold(
         &self,
-        starter: Starter,
+        (starter, run): (Starter, Arc<RunIdentity>),
         orders: &Receiver<Order>,
         (words, stop): (&dyn Sink, &Cancel),
     ) -> Result<Option<RunReport>, BoundaryError> {
@@ -123,6 +132,7 @@ impl Namespace {
             invocation: &waiting,
             lowered,
             writes: Writes::BoundByWorker,
+            run,
         };
         let mut started = match self.start(job, &mut || true)? {
             Begun::Starved(report) => return Ok(Some(report)),
@@ -137,8 +147,13 @@ impl Namespace {
         started.finish(words, stop, self.posture_after(&Tried::Held)).map(Some)
     }
 
-    /// Makes the workspace of `files` ready, as a jail with these limits would show it.
-    pub(crate) fn show(&self, files: Files, limits: &Limits) -> Result<Shown, BoundaryError> {
+    /// Makes the workspace of `files` ready, as a jail with these limits would show it to `run`.
+    pub(crate) fn show(
+        &self,
+        run: &RunIdentity,
+        files: Files,
+        limits: &Limits,
+    ) -> Result<Shown, BoundaryError> {
         let access = files.access;
         let invocation = invocation((Vec::new(), Vec::new()), files, limits.clone(), &[]);
         let mut lowered = self.lower_worker(&invocation)?;
@@ -146,16 +161,16 @@ impl Namespace {
         lowered.layout.mounts.retain(|mount| mount.target.starts_with(workspace));
         let shown = c_path(lowered.cwd.strip_prefix("/").unwrap_or(&lowered.cwd));
         let view = View {
-            identity: self.identities.identity(),
+            identity: run.identity(),
             scratch: Scratch {
-                image: self.image(limits),
+                image: image(run, limits),
                 bytes: limits.disk_bytes,
                 inodes: limits.inodes,
                 overlay_mode: (access == WorkspaceAccess::Overlay)
                     .then_some(lowered.workspace.mode),
             },
             entries: lowered.entries()?,
-            mounts: lowered.mounts(&self.identities)?,
+            mounts: lowered.mounts(run)?,
             shown: shown.map_err(at("describing the workspace"))?,
         };
         warrant_jail::show(view).map_err(boundary)

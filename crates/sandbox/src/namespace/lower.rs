@@ -8,14 +8,16 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use serde_json::{Value, json};
+use warrant_jail::seccomp::UnixSockets;
 use warrant_jail::{Attributes, Entry, HostPath, Identity, Listener, ListenerKind, Mount, Source};
 
 use crate::door;
 use crate::invocation::shown;
-use crate::namespace::identity::Identities;
+use crate::namespace::identity::{Identities, RunIdentity};
 use crate::namespace::layout::{self, Layout, MountKind, Piece, PlannedMount, System, Wanted};
 use crate::namespace::masks::{self, Masks};
 use crate::namespace::resolve::Resolved;
+use crate::namespace::sockets;
 use crate::{
     BoundaryError, Command, EnvValue, EnvVar, Files, Invocation, Network, Place, Refusal, Shell,
     WorkspaceAccess,
@@ -35,6 +37,8 @@ pub(crate) struct Lowered {
     pub(crate) workspace: Resolved,
     /// Roots shown under another path: the root without links, and where inside.
     pub(crate) places: Vec<(PathBuf, PathBuf)>,
+    /// Which Unix sockets the program may make.
+    pub(crate) unix_sockets: UnixSockets,
 }
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -84,7 +88,9 @@ pub(crate) fn lower(
     })?;
     let cwd = inside_directory(&invocation.cwd, &layout, &places)?;
     let (argv, candidates) = program(&invocation.command, &env)?;
+    let unix_sockets = sockets::unix_sockets(&layout, &places);
     Ok(Lowered {
+        unix_sockets,
         layout,
         masks,
         env,
@@ -126,6 +132,12 @@ fn resolve(path: &Path, what: &str) -> Result<Resolved, Refusal> {
     }
     let resolved = Resolved::new(path)
         .map_err(|error| denied(format!("{what} {} cannot be opened: {error}", path.display())))?;
+    if resolved.is_special {
+        return Err(denied(format!(
+            "{what} {} is a socket, a named pipe or a device; grant a directory or a file",
+            path.display()
+        )));
+    }
     if layout::is_grantable(&resolved.path) {
         Ok(resolved)
     } else {
@@ -273,7 +285,8 @@ fn has_ipv6() -> bool {
 
 impl Lowered {
     /// Returns the plan as people and tests read it. Secrets are names only.
-    pub(crate) fn artifact(&self, invocation: &Invocation, identity: Identity) -> Value {
+    pub(crate) fn artifact(&self, invocation: &Invocation, identities: &Identities) -> Value {
+        let (identity, kernel_uid) = (identities.inside(), identities.shared_kernel_uid());
         let mounts = self.layout.mounts.iter().chain(&self.masks.mounts);
         let env = self.env.iter().map(|variable| variable.value.shown(&variable.name));
         let limits = serde_json::to_value(&invocation.limits).unwrap_or(Value::Null);
@@ -283,9 +296,13 @@ impl Lowered {
         };
         json!({
             "provider": "namespace",
-            "identity": {
-                "uid": identity.uid, "gid": identity.gid,
-                "kernelUid": identity.kernel_uid, "kernelGid": identity.kernel_gid,
+            // A privileged supervisor gives each run a kernel id of its own when it starts.
+            "identity": match kernel_uid {
+                Some(kernel_uid) => json!({
+                    "uid": identity.uid, "gid": identity.gid, "kernelUid": kernel_uid,
+                    "kernelGid": identity.kernel_gid,
+                }),
+                None => json!({ "uid": identity.uid, "gid": identity.gid }),
             },
             "command": {
                 "argv": self.argv.iter().map(|text| text.to_string_lossy()).collect::<Vec<_>>(),
@@ -308,6 +325,7 @@ impl Lowered {
             "hiddenBelow": self.masks.hidden_below(),
             "writable": all_shown(&self.layout.writable),
             "network": network,
+            "unixSockets": self.unix_sockets.as_str(),
             "listeners":
                 self.listeners.iter().map(|listener| format!("{:?} {}", listener.kind, listener.address)).collect::<Vec<_>>(),
             "limits": limits,
@@ -334,12 +352,18 @@ impl Lowered {
     }
 
     /// Returns what is mounted; a privileged supervisor gives granted directories id-mapped.
-    pub(crate) fn mounts(&self, identities: &Identities) -> Result<Vec<Mount>, BoundaryError> {
+    pub(crate) fn mounts(&self, run: &RunIdentity) -> Result<Vec<Mount>, BoundaryError> {
         let mounts = self.layout.mounts.iter().chain(&self.masks.mounts);
         mounts
             .map(|mount| {
                 let target = relative(&mount.target);
-                let source = source(mount, &self.masks, identities);
+                let source = source(mount, &self.masks, run);
+                let is_shown = self.unix_sockets == UnixSockets::Inside
+                    && sockets::is_shown_through_overlay(&mount.target, &mount.kind);
+                let source = source.map(|source| match is_shown {
+                    true => Source::Shown(Box::new(source)),
+                    false => source,
+                });
                 let attributes = attributes(&mount.kind);
                 Ok(Mount { target: target?, source: source?, attributes })
             })
@@ -348,17 +372,17 @@ impl Lowered {
     }
 }
 
-fn source(mount: &PlannedMount, masks: &Masks, identities: &Identities) -> io::Result<Source> {
+fn source(mount: &PlannedMount, masks: &Masks, run: &RunIdentity) -> io::Result<Source> {
     let target = &mount.target;
     Ok(match &mount.kind {
         MountKind::System | MountKind::Device => {
             Source::Host(HostPath { path: c_path(target)?, identity: None })
         }
         MountKind::Library(file) => Source::Host(HostPath { path: c_path(file)?, identity: None }),
-        MountKind::Granted(resolved) => granted(resolved, identities, true)?,
-        MountKind::Writable(resolved) => granted(resolved, identities, false)?,
+        MountKind::Granted(resolved) => granted(resolved, run, true)?,
+        MountKind::Writable(resolved) => granted(resolved, run, false)?,
         MountKind::Overlay(resolved) => Source::Overlay {
-            lower: Box::new(granted(resolved, identities, true)?),
+            lower: Box::new(granted(resolved, run, true)?),
             hidden: masks.hidden()?,
         },
         MountKind::Private => Source::Skeleton(relative(target)?),
@@ -372,16 +396,12 @@ fn source(mount: &PlannedMount, masks: &Masks, identities: &Identities) -> io::R
 /// Returns a granted directory, as the program's own where we are privileged.
 ///
 /// Where its filesystem cannot be id-mapped it can still be read as anyone may read it.
-fn granted(
-    resolved: &Resolved,
-    identities: &Identities,
-    may_stay_foreign: bool,
-) -> io::Result<Source> {
+fn granted(resolved: &Resolved, run: &RunIdentity, may_stay_foreign: bool) -> io::Result<Source> {
     let host = HostPath { path: c_path(&resolved.path)?, identity: Some(resolved.identity) };
-    if !identities.is_privileged() {
+    if !run.is_privileged() {
         return Ok(Source::Host(host));
     }
-    match identities.mount_as_own(&host, resolved.owner) {
+    match run.mount_as_own(&host, resolved.owner) {
         Ok(tree) => Ok(Source::Detached(tree)),
         Err(error) if !may_stay_foreign => Err(error),
         Err(_) => Ok(Source::Host(host)),

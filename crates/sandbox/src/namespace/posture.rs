@@ -14,7 +14,8 @@ use crate::cgroup::Cgroups;
 pub(crate) struct Host<'a> {
     pub(crate) cgroups: &'a Cgroups,
     pub(crate) landlock: Option<u32>,
-    pub(crate) kernel_uid: u32,
+    /// The kernel uid of every run; absent means that each has one of its own.
+    pub(crate) kernel_uid: Option<u32>,
     pub(crate) egress: bool,
 }
 
@@ -51,7 +52,10 @@ pub(crate) fn posture(host: &Host<'_>, tried: &Tried) -> Posture {
     add("processes.namespace", Enforced, "pid namespace", None);
     add("processes.kill", Enforced, "pid namespace", Some("ends with pid 1".into()));
     add("syscalls", Enforced, "seccomp", None);
-    let ids = format!("no capabilities, no new privileges, kernel uid {}", host.kernel_uid);
+    let ids = match host.kernel_uid {
+        Some(uid) => format!("no capabilities, no new privileges, kernel uid {uid}"),
+        None => "no capabilities, no new privileges, a kernel uid for each run".to_owned(),
+    };
     add("privileges", Enforced, "user namespace", Some(ids));
     add("ipc", Enforced, "ipc namespace", Some("and a session keyring of its own".into()));
     add("environment", Enforced, "execve", Some("built from empty".into()));

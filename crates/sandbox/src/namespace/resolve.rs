@@ -15,6 +15,8 @@ pub(crate) struct Resolved {
     pub(crate) identity: (u64, u64),
     /// Whether it is a directory.
     pub(crate) is_directory: bool,
+    /// Whether it is a socket, a named pipe or a device.
+    pub(crate) is_special: bool,
     /// Its owner and group on disk.
     pub(crate) owner: (u32, u32),
     /// Its permissions.
@@ -31,10 +33,12 @@ impl Resolved {
         if !path.is_absolute() {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         }
+        let kind = FileType::from_raw_mode(stat.st_mode);
         Ok(Self {
             path,
             identity: (stat.st_dev, stat.st_ino),
-            is_directory: FileType::from_raw_mode(stat.st_mode) == FileType::Directory,
+            is_directory: kind == FileType::Directory,
+            is_special: !matches!(kind, FileType::Directory | FileType::RegularFile),
             owner: (stat.st_uid, stat.st_gid),
             mode: stat.st_mode & 0o1777,
         })

@@ -86,13 +86,14 @@ impl Namespace {
             invocation: &invocation,
             lowered,
             writes: Writes::BoundByJail,
+            run: self.take_identity()?,
         };
         self.run_job(job, &mut || true, (sink, cancel))
     }
 
     /// Lowers what a worker is started with: nothing of the system, no listeners.
     pub(super) fn lower_worker(&self, invocation: &Invocation) -> Result<Lowered, BoundaryError> {
-        let lowered = lower(invocation, self.identities.identity(), System::Nothing);
+        let lowered = lower(invocation, self.identities.inside(), System::Nothing);
         let lowered = lowered.map_err(|refusal| BoundaryError {
             step: "lowering the worker",
             cause: io::Error::other(refusal),

@@ -10,7 +10,8 @@ mod kernel;
 mod leaky;
 mod network;
 mod resources;
-mod scene;
+pub(crate) mod scene;
+mod sockets;
 mod table;
 mod through;
 
@@ -39,7 +40,8 @@ pub(crate) enum Leaks {
 
 /// Every attack.
 pub(crate) fn all() -> Vec<Attack> {
-    [files::all(), kernel::all(), resources::all(), network::all(), through::all()].concat()
+    [files::all(), kernel::all(), resources::all(), network::all(), sockets::all(), through::all()]
+        .concat()
 }
 
 macro_rules! attacks {

@@ -1,7 +1,7 @@
 //! Every limit is its own outcome, and holds for the whole tree.
 
 use warrant_protocol::{LimitKind, Limits, Outcome};
-use warrant_sandbox::{Backend, Namespace, Process, WorkspaceAccess};
+use warrant_sandbox::{Backend, Cancel, Namespace, Process, WorkspaceAccess};
 
 use crate::bench::{Memory, run, shell, workspace};
 
@@ -250,4 +250,39 @@ fn a_killed_supervisor_leaves_no_image_behind() {
     supervisor.kill().unwrap();
     supervisor.wait().unwrap();
     wait_for_no_image();
+}
+
+/// Descriptors on their way through sockets are counted by user. One run sends so many that nobody
+/// of its user could send another; a run beside it sends one.
+#[test]
+fn one_run_cannot_use_up_what_the_kernel_counts_by_user_for_another() {
+    if !rustix::process::geteuid().is_root() {
+        // LIMIT: an ordinary user has one kernel id to give.
+        return;
+    }
+    const HOARD: &str = "import socket, time; a, b = socket.socketpair(); \
+        socket.send_fds(a, [b'x'], [0] * 200); print('full', flush=True); time.sleep(100)";
+    const SEND: &str = "import socket; a, b = socket.socketpair(); \
+        socket.send_fds(a, [b'x'], [0]); print('sent')";
+    let (workspace, backend) = (workspace(), Namespace::new());
+    let limits = Limits { open_files: Some(64), wall_ms: Some(60_000), ..NONE };
+    let run_python = |program: &str, memory: &Memory, cancel: &Cancel| {
+        let mut invocation = shell(workspace.path(), &format!("/usr/bin/python3 -c \"{program}\""));
+        invocation.limits = limits.clone();
+        let plan = backend.prepare(invocation).unwrap();
+        backend.run(&plan, memory, cancel).unwrap().outcome
+    };
+    let (hoarded, sent) = (Memory::default(), Memory::default());
+    let stop = Cancel::new().unwrap();
+    std::thread::scope(|scope| {
+        let hoarder = scope.spawn(|| run_python(HOARD, &hoarded, &stop));
+        while !hoarded.stdout().contains("full") && !hoarder.is_finished() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let outcome = run_python(SEND, &sent, &Cancel::new().unwrap());
+        stop.cancel();
+        assert_eq!(hoarder.join().unwrap(), Outcome::Cancelled, "{}", hoarded.stderr());
+        assert_eq!(outcome, Outcome::Exited { code: 0 }, "{}", sent.stderr());
+    });
+    assert_eq!(sent.stdout(), "sent\n");
 }

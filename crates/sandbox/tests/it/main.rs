@@ -26,6 +26,7 @@ mod network;
 mod places;
 #[cfg(feature = "remote")]
 mod remote;
+mod sockets;
 mod streams;
 mod supervisor;
 mod tools;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use warrant_protocol::Isolation;
+use warrant_protocol::{Isolation, Outcome};
 
 use crate::attacks::scene::{Scene, Verdict, next_number};
 
@@ -29,6 +29,9 @@ crate::attacks::attacks!("kernel":
     hostname_cannot_be_changed Always,
     capabilities_are_empty Always,
     bpf_and_perf_are_refused Always,
+    limits_of_pid_1_cannot_be_changed_from_inside Perhaps,
+    pid_1_cannot_be_signaled_traced_or_driven_from_inside Perhaps,
+    calls_nobody_listed_do_not_exist Perhaps,
 );
 
 /// Perl that says BROKEN when a system call is not refused.
@@ -217,7 +220,7 @@ fn session_keyring_is_not_shared(scene: &Scene) -> Verdict {
 }
 
 fn netlink_packet_vsock_and_alg_sockets_are_refused(scene: &Scene) -> Verdict {
-    let program = "for my $s ([16, 3, 12], [16, 3, 16], [17, 3, 768], [40, 1, 0], [38, 5, 0], [1, 1, 0], [2, 3, 1], [29, 3, 1], [31, 3, 1]) {\n\
+    let program = "for my $s ([16, 3, 12], [16, 3, 16], [17, 3, 768], [40, 1, 0], [38, 5, 0], [2, 1, 262], [2, 2, 136], [2, 3, 1], [29, 3, 1], [31, 3, 1]) {\n\
          my $r = syscall(41, @$s); print \"BROKEN @$s\\n\" if $r >= 0; }";
     scene.perl(program).by_own_word()
 }
@@ -271,5 +274,53 @@ fn bpf_and_perf_are_refused(scene: &Scene) -> Verdict {
          print \"BROKEN bpf\\n\" if $r >= 0;\n\
          my $p = pack('IIQQQQQ', 1, 112, 0, 0, 0, 0, 1) . (\"\\0\" x 64); $r = syscall(298, $p, 0, -1, -1, 0);\n\
          print \"BROKEN perf\\n\" if $r >= 0;";
+    scene.perl(program).by_own_word()
+}
+
+/// A limit of pid 1 lowered from inside looked as if the run had met its own limit on processes.
+fn limits_of_pid_1_cannot_be_changed_from_inside(scene: &Scene) -> Verdict {
+    if scene.backend.isolation() != Isolation::Namespace {
+        // There pid 1 is the machine's.
+        return Verdict::Broken("pid 1 is not of this run".to_owned());
+    }
+    // RLIMIT_NPROC, RLIMIT_CPU, RLIMIT_NOFILE and RLIMIT_AS, of pid 1 and of our own parent.
+    let program = "for my $p (1, getppid()) { for my $l (6, 0, 7, 9) { my $v = pack('QQ', 0, 0);\n\
+         my $r = syscall(302, $p, $l, $v, 0); print \"BROKEN $p $l\\n\" if $r == 0; } }\n\
+         select(undef, undef, undef, 0.3); print \"went on\\n\";";
+    fs::write(scene.workspace().join("attack.pl"), program).unwrap();
+    // A shell of its own between, so that its parent is not the whole run.
+    let mut invocation = scene.script("sh -c 'perl attack.pl; true'; true");
+    invocation.limits.processes = Some(16);
+    let played = scene.play_invocation(invocation);
+    let forged = played.report.outcome != Outcome::Exited { code: 0 } || !played.said("went on");
+    Verdict::broken_if(forged || played.said("BROKEN"), format!("{:?}", played.report.outcome))
+}
+
+fn pid_1_cannot_be_signaled_traced_or_driven_from_inside(scene: &Scene) -> Verdict {
+    if scene.backend.isolation() != Isolation::Namespace {
+        // There pid 1 is the machine's.
+        return Verdict::Broken("pid 1 is not of this run".to_owned());
+    }
+    let program = "for my $s (1, 2, 9, 15, 17, 19, 20) { kill $s, 1 }\n\
+         print \"BROKEN ptrace\\n\" if syscall(101, 16, 1, 0, 0) == 0;\n\
+         my $f = syscall(434, 1, 0); print \"BROKEN pidfd\\n\" if $f >= 0 && syscall(424, $f, 9, 0, 0) == 0;\n\
+         print \"BROKEN getfd\\n\" if syscall(438, $f, 0, 0) >= 0;\n\
+         for my $n ('oom_score_adj', 'comm', 'mem', 'coredump_filter', 'timerslack_ns', 'attr/current', 'clear_refs') {\n\
+         print \"BROKEN $n\\n\" if open(my $o, '>', \"/proc/1/$n\"); }\n\
+         for my $n ('/proc/sys/kernel/core_pattern', '/proc/sys/kernel/core_uses_pid', '/proc/sys/vm/overcommit_memory', '/proc/sysrq-trigger') {\n\
+         print \"BROKEN $n\\n\" if open(my $o, '>', $n); }\n\
+         for my $n ('fd', 'map_files', 'task/1/fd', 'ns') { opendir(my $o, \"/proc/1/$n\") and print \"BROKEN $n\\n\"; }\n\
+         for my $n ('exe', 'cwd', 'root') { print \"BROKEN $n\\n\" if defined readlink \"/proc/1/$n\"; }\n\
+         select(undef, undef, undef, 0.2); print \"went on\\n\";";
+    let played = scene.perl(program);
+    let ended = played.report.outcome != Outcome::Exited { code: 0 } || !played.said("went on");
+    Verdict::broken_if(ended || played.said("BROKEN"), played.memory.stdout())
+}
+
+/// What a list of refusals let through: secret memory, questions about mounts, attributes of
+/// files by a new call, futexes of a new kind, and calls no kernel has yet.
+fn calls_nobody_listed_do_not_exist(scene: &Scene) -> Verdict {
+    let program = "for my $n (447, 457, 458, 468, 469, 216, 454, 470, 1000) { my $b = \"\\0\" x 256;\n\
+         $! = 0; my $r = syscall($n, $b, $b, 0, 0, 0, 0); print \"BROKEN $n $!\\n\" unless $r == -1 && $!{ENOSYS}; }";
     scene.perl(program).by_own_word()
 }
