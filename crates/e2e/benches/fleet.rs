@@ -78,7 +78,7 @@ impl Fleet {
         BufReader::new(plane.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let said: Value = serde_json::from_str(&line).unwrap();
         let word = |name: &str| said[name].as_str().unwrap().to_owned();
-        let token = |name: &str| std::fs::read_to_string(word(name)).unwrap();
+        let token = |name: &str| fs::read_to_string(word(name)).unwrap();
         let (url, admin, enroll) = (word("url"), token("adminTokenFile"), word("enrollTokenFile"));
         let mut processes = vec![Process(plane)];
         for name in ["one", "two"] {

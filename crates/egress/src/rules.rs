@@ -20,6 +20,7 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 use thiserror::Error;
+use warrant_protocol::authority::split_port;
 
 use crate::address::{self, Range};
 use crate::decision::Why;
@@ -350,25 +351,6 @@ impl Tolerance {
 
 fn is_method(text: &str) -> bool {
     (1..=16).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_uppercase())
-}
-
-fn split_port(place: &str) -> (&str, Option<&str>) {
-    if let Some(inner) = place.strip_prefix('[') {
-        return match inner.split_once(']') {
-            Some((address, "")) => (address, None),
-            Some((address, tail)) => match tail.strip_prefix(':') {
-                Some(port) => (address, Some(port)),
-                None => (place, None),
-            },
-            None => (place, None),
-        };
-    }
-    match place.split_once(':') {
-        // More than one colon: an IPv6 address without a port.
-        Some((_, tail)) if tail.contains(':') => (place, None),
-        Some((host, port)) => (host, Some(port)),
-        None => (place, None),
-    }
 }
 
 fn parse_target(whole: &str, target: &str) -> Result<Target, RuleError> {

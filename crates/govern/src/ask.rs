@@ -9,6 +9,7 @@ use warrant_protocol::execution::ExecutionSpec;
 use warrant_protocol::manifest::{ManifestVersion, WorkspaceManifest};
 use warrant_protocol::request::{ActorRef, BudgetSpec, Disclosure, NetworkPolicy, WorkspaceMode};
 use warrant_protocol::{Digest, Isolation, PoolName, RunRequest};
+use warrant_workspace::head_commit;
 
 /// One wish, before anyone judged it.
 #[derive(Debug, Clone)]
@@ -122,28 +123,13 @@ fn words(execution: &ExecutionSpec) -> String {
 pub(crate) fn local_manifest(workspace: &Path) -> WorkspaceManifest {
     WorkspaceManifest {
         version: ManifestVersion::V1,
-        base_ref: head(workspace).unwrap_or_else(|| "none".to_owned()),
+        base_ref: head_commit(workspace).unwrap_or_else(|| "none".to_owned()),
         bundle_hash: Digest::of(b""),
         dirty_diff_hash: None,
         untracked_files: Vec::new(),
         denied_patterns: Vec::new(),
         denied_paths: Vec::new(),
     }
-}
-
-/// Reads the commit without starting git; whatever does not look like one is no commit.
-fn head(workspace: &Path) -> Option<String> {
-    let git = workspace.join(".git");
-    let head = fs::read_to_string(git.join("HEAD")).ok()?;
-    let oid = match head.trim().strip_prefix("ref: ") {
-        None => head.trim().to_owned(),
-        Some(name) if name.starts_with("refs/") && !name.contains("..") => {
-            fs::read_to_string(git.join(name)).ok()?.trim().to_owned()
-        }
-        Some(_) => return None,
-    };
-    let is_oid = [40, 64].contains(&oid.len()) && oid.bytes().all(|b| b.is_ascii_hexdigit());
-    is_oid.then_some(oid)
 }
 
 /// Looks a program up as the sandbox will, for rules that speak of real paths.

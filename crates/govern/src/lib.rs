@@ -38,7 +38,7 @@ pub use file_errands::{read_errand, write_errand};
 pub use governed::GovernedSandbox;
 pub use policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_policy};
 pub use workbench::{
-    Away, Errand, HostRule, Step, Work, Workbench, WorkbenchError, WorkbenchOptions, Writes,
-    agent_principal, script_shell,
+    Away, Errand, Step, Work, Workbench, WorkbenchError, WorkbenchOptions, Writes, agent_principal,
+    script_shell,
 };
 pub use worktree::WithGit;

@@ -13,9 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 use warrant_protocol::execution::{EnvSpec, ExecutionSpec, ShellName};
-use warrant_protocol::names::InvalidName;
 use warrant_protocol::request::{ActorKind, ActorRef, EgressRule, WorkspaceMode};
-use warrant_protocol::{Digest, Evidence, Host, Isolation, Outcome, RelPath, RunId, SecretName};
+use warrant_protocol::{Digest, Evidence, Isolation, Outcome, RelPath, RunId, SecretName};
 use warrant_runner::run::{Ended, Observer};
 use warrant_sandbox::{Backend, Cancel, Stdin};
 
@@ -91,15 +90,6 @@ pub enum Work {
     Script(String),
 }
 
-/// A host that a step may reach.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostRule {
-    /// The host, `host` or `*.host`.
-    pub host: Host,
-    /// Only this port, if named.
-    pub port: Option<u16>,
-}
-
 /// What becomes of a step's writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writes {
@@ -122,7 +112,7 @@ pub struct Errand {
     /// How long it may take.
     pub timeout_ms: Option<u64>,
     /// What it may reach.
-    pub hosts: Vec<HostRule>,
+    pub hosts: Vec<EgressRule>,
     /// The secrets to release to it.
     pub secrets: Vec<SecretName>,
     /// Variables of its environment.
@@ -201,22 +191,6 @@ impl Errand {
             env: BTreeMap::new(),
             stdin: Vec::new(),
             writes,
-        }
-    }
-}
-
-impl std::str::FromStr for HostRule {
-    type Err = InvalidName;
-
-    /// Reads `host`, `*.host`, either with `:port`.
-    fn from_str(text: &str) -> Result<Self, InvalidName> {
-        let invalid = || InvalidName::Host(text.to_owned());
-        match text.rsplit_once(':') {
-            Some((host, port)) => {
-                let port = port.parse().map_err(|_| invalid())?;
-                Ok(Self { host: host.parse()?, port: Some(port) })
-            }
-            None => Ok(Self { host: text.parse()?, port: None }),
         }
     }
 }
@@ -314,12 +288,9 @@ impl Workbench {
             let digest = Digest::of(&errand.stdin);
             request.prompt = format!("reading {digest}: {}", request.prompt);
         }
-        let plain = errand.hosts.iter().filter(|rule| rule.port.is_none());
-        request.network.allow_hosts = plain.map(|rule| rule.host.clone()).collect();
-        let with_port = errand.hosts.iter().filter(|rule| rule.port.is_some());
-        let egress: Vec<EgressRule> =
-            with_port.map(|rule| EgressRule { host: rule.host.clone(), port: rule.port }).collect();
-        request.egress = (!egress.is_empty()).then_some(egress);
+        let (hosts, egress) = EgressRule::part(errand.hosts.clone());
+        request.network.allow_hosts = hosts;
+        request.egress = egress;
         request.secret_names.clone_from(&errand.secrets);
         request.mode = Some(match errand.writes {
             // A copy on another machine is always written; nothing of it is kept here.

@@ -166,11 +166,7 @@ impl Judge<'_> {
         }
         for rule in &facts.network.egress {
             if !self.permits(rule) {
-                let port = rule.port.map(|port| format!(":{port}")).unwrap_or_default();
-                self.deny(format!(
-                    "destination \"{}{port}\" is not in the policy allowlist",
-                    rule.host
-                ));
+                self.deny(format!("destination \"{rule}\" is not in the policy allowlist"));
             }
         }
     }

@@ -65,7 +65,7 @@ pub use isolation::Isolation;
 pub use keys::{KeyId, KeyRole, PublicKey, SigningKey, TrustedKeys};
 pub use limits::{LimitKind, Limits};
 pub use manifest::WorkspaceManifest;
-pub use names::{Host, InvalidName, PoolName, RelPath, SecretName};
+pub use names::{EgressHost, Host, InvalidName, PoolName, RelPath, SecretName};
 pub use outcome::{Outcome, Usage};
 pub use policy::PolicyDocument;
 pub use posture::{Component, Enforcement, Evidence, Posture};

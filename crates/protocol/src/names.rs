@@ -3,6 +3,7 @@
 //! The rules and the error sentences are the reference's, so that both sides refuse the same text.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -81,6 +82,12 @@ name!(
     parse_host
 );
 name!(
+    /// A host of a rule with a port: what [`Host`] takes, and IPv6 addresses, which the reference
+    /// has no way to name. An address is kept in its canonical form without brackets.
+    EgressHost,
+    parse_egress_host
+);
+name!(
     /// A path below the workspace root: no leading slash, no `..`, no empty segment, no backslash.
     ///
     /// It may still name `.git/config` or go through a link: whoever opens it decides by descriptor.
@@ -114,6 +121,15 @@ fn parse_host(text: &str) -> Result<String, InvalidName> {
         return Err(InvalidName::Host(text.to_owned()));
     }
     Ok(host.to_owned())
+}
+
+fn parse_egress_host(text: &str) -> Result<String, InvalidName> {
+    let text = text.trim();
+    let bare = text.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(text);
+    match bare.parse::<Ipv6Addr>() {
+        Ok(address) => Ok(address.to_string()),
+        Err(_) => parse_host(text),
+    }
 }
 
 fn parse_path(text: &str) -> Result<String, InvalidName> {

@@ -6,16 +6,22 @@
 mod check;
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(crate) use self::check::{check_actor, check_request};
+use crate::authority::split_port;
 use crate::canonical::hash_canonical;
 use crate::execution::ExecutionSpec;
 use crate::json::{self, InvalidJson};
 use crate::manifest::WorkspaceManifest;
-use crate::{CheckpointId, Digest, Evidence, Host, Isolation, Limits, PoolName, SecretName};
+use crate::{
+    CheckpointId, Digest, EgressHost, Evidence, Host, InvalidName, Isolation, Limits, PoolName,
+    SecretName,
+};
 
 /// What sort of actor it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -188,11 +194,53 @@ impl PathAccess {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EgressRule {
-    /// The host, or `*.host` for everything below it.
-    pub host: Host,
+    /// The host, or `*.host` for everything below it, or an IPv6 address.
+    pub host: EgressHost,
     /// The port; absent means 80 and 443.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
+}
+
+impl FromStr for EgressRule {
+    type Err = InvalidName;
+
+    /// Reads `host` or `*.host`, either with `:port`; an IPv6 address with a port has brackets.
+    fn from_str(text: &str) -> Result<Self, InvalidName> {
+        let (host, port) = split_port(text.trim());
+        let port = match port {
+            None => None,
+            Some(port) => match port.parse::<u16>() {
+                Ok(port) if port > 0 => Some(port),
+                _ => return Err(InvalidName::Host(text.to_owned())),
+            },
+        };
+        Ok(Self { host: host.parse()?, port })
+    }
+}
+
+impl fmt::Display for EgressRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            None => write!(f, "{}", self.host),
+            Some(port) if self.host.as_str().contains(':') => write!(f, "[{}]:{port}", self.host),
+            Some(port) => write!(f, "{}:{port}", self.host),
+        }
+    }
+}
+
+impl EgressRule {
+    /// Parts rules into hosts on the web's ports, which the reference knows, and all others.
+    #[must_use]
+    pub fn part(rules: Vec<Self>) -> (Vec<Host>, Option<Vec<Self>>) {
+        let (mut hosts, mut ours) = (Vec::new(), Vec::new());
+        for rule in rules {
+            match rule.host.as_str().parse() {
+                Ok(host) if rule.port.is_none() => hosts.push(host),
+                _ => ours.push(rule),
+            }
+        }
+        (hosts, (!ours.is_empty()).then_some(ours))
+    }
 }
 
 /// A client's wish for a run, with every member checked.

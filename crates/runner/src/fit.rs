@@ -256,7 +256,7 @@ fn network(contract: &ContractBody) -> Network {
     }
     let hosts = contract.network.allow_hosts.iter().map(ToString::to_string);
     let rules = contract.egress.iter().flatten().map(|rule| match rule.port {
-        Some(port) => format!("{}:{port}", rule.host),
+        Some(_) => rule.to_string(),
         None => rule.host.to_string(),
     });
     Network::Allow(hosts.chain(rules).collect())

@@ -1,7 +1,7 @@
 //! Finds the repository a directory belongs to, by looking and without starting anything.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -103,6 +103,40 @@ impl Repository {
     pub(crate) fn objects(&self) -> PathBuf {
         self.common_directory.join("objects")
     }
+}
+
+/// Reads which commit a work tree is at, without starting git; whatever does not look like a
+/// commit is none.
+#[must_use]
+pub fn head_commit(top: &Path) -> Option<String> {
+    const MOST_BYTES: u64 = 64 << 20;
+    let (git_directory, common_directory) = git_directories(top).ok()??;
+    let read = |path: PathBuf| {
+        let mut text = String::new();
+        let file = fs::File::open(path).ok()?;
+        file.take(MOST_BYTES).read_to_string(&mut text).ok()?;
+        Some(text)
+    };
+    let head = read(git_directory.join("HEAD"))?;
+    let oid = match head.trim().strip_prefix("ref: ") {
+        None => head.trim().to_owned(),
+        Some(name) if name.starts_with("refs/") && !name.split('/').any(|part| part == "..") => {
+            match read(common_directory.join(name)) {
+                Some(loose) => loose.trim().to_owned(),
+                None => packed_ref(&read(common_directory.join("packed-refs"))?, name)?,
+            }
+        }
+        Some(_) => return None,
+    };
+    let is_oid = [40, 64].contains(&oid.len()) && oid.bytes().all(|b| b.is_ascii_hexdigit());
+    is_oid.then_some(oid)
+}
+
+/// Finds a reference in the text of `packed-refs`.
+fn packed_ref(text: &str, name: &str) -> Option<String> {
+    let lines = text.lines().filter(|line| !line.starts_with(['#', '^']));
+    let found = lines.filter_map(|line| line.split_once(' ')).find(|(_, packed)| *packed == name);
+    found.map(|(oid, _)| oid.to_owned())
 }
 
 /// Returns the git directory and the one with the objects; `None` if they are somebody else's.

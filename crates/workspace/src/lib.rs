@@ -41,7 +41,7 @@ pub use continuation::{
     CheckpointParts, ContinuationError, make_checkpoint, open_envelope, open_tool_journal,
     store_envelope,
 };
-pub use discover::{DiscoverError, workspace_top};
+pub use discover::{DiscoverError, head_commit, workspace_top};
 pub use export::{
     ExportError, ExportOptions, ExportPlan, Exported, Gated, NotExported, apply_export, plan_export,
 };

@@ -149,7 +149,7 @@ fn request(
     let mut request = told_request(who, told, execution, Isolation::Namespace);
     let (hosts, egress) = destinations(wish.hosts)?;
     request.network = NetworkPolicy { default_deny: true, allow_hosts: hosts };
-    request.egress = (!egress.is_empty()).then_some(egress);
+    request.egress = egress;
     request.limits.clone_from(&wish.limits);
     Ok(Ask {
         request,
@@ -164,22 +164,13 @@ fn request(
 /// Reads hosts, each with a port or without.
 pub(super) fn destinations(
     given: &[String],
-) -> Result<(Vec<Host>, Vec<EgressRule>), WorkshopError> {
+) -> Result<(Vec<Host>, Option<Vec<EgressRule>>), WorkshopError> {
     let bad = |text: &str| {
         WorkshopError::Invalid(format!("`{text}` is no host name or address that can be allowed"))
     };
-    let (mut hosts, mut egress) = (Vec::new(), Vec::new());
-    for text in given {
-        match text.rsplit_once(':') {
-            Some((host, port)) if !host.contains(':') => {
-                let host = host.parse().map_err(|_| bad(text))?;
-                let port = port.parse().map_err(|_| bad(text))?;
-                egress.push(EgressRule { host, port: Some(port) });
-            }
-            _ => hosts.push(text.parse().map_err(|_| bad(text))?),
-        }
-    }
-    Ok((hosts, egress))
+    let rules: Result<Vec<EgressRule>, _> =
+        given.iter().map(|text| text.parse().map_err(|_| bad(text))).collect();
+    Ok(EgressRule::part(rules?))
 }
 
 /// Fails when a variable could not be one.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::RunRequest;
 use crate::validate::{At, Bound, Checker, Invalid};
-use crate::{CheckpointId, Host, Isolation, PoolName, RelPath, SecretName, json};
+use crate::{CheckpointId, EgressHost, Host, Isolation, PoolName, RelPath, SecretName, json};
 
 const EVIDENCE: [&str; 4] = ["measured", "reported", "requested", "unavailable"];
 const DISCLOSURES: [&str; 5] = ["none", "metadata-only", "redacted", "minimal-context", "full"];
@@ -248,7 +248,7 @@ fn check_ours(checker: &mut Checker, at: &At<'_>, request: &Map<String, Value>) 
         for (index, rule) in checker.list(&rules_at, Some(egress), 1000).iter().enumerate() {
             let at = rules_at.index(index);
             let Some(rule) = checker.object(&at, Some(rule)) else { continue };
-            checker.name::<Host>(&at.name("host"), rule.get("host"), 1..=253);
+            checker.name::<EgressHost>(&at.name("host"), rule.get("host"), 1..=253);
             if let Some(port) = rule.get("port")
                 && !port.as_u64().is_some_and(|port| (1..=65_535).contains(&port))
             {

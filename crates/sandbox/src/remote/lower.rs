@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use warrant_protocol::authority::split_port;
 use warrant_protocol::{LimitKind, Limits};
 
 use super::inside::{self, WORKSPACE};
@@ -50,7 +51,7 @@ fn is_variable(name: &str) -> bool {
 /// Refuses rules that are more than names: providers filter names on ports 80 and 443 only.
 pub(super) fn names_only(hosts: &[String]) -> Result<(), Refusal> {
     for host in hosts {
-        if let Some((_, port)) = host.rsplit_once(':')
+        if let Some(port) = split_port(host).1
             && !matches!(port, "80" | "443")
         {
             return Err(denied(format!("{host}: this provider has no rules with ports")));
@@ -60,9 +61,7 @@ pub(super) fn names_only(hosts: &[String]) -> Result<(), Refusal> {
 }
 
 pub(super) fn host_only(hosts: &[String]) -> Vec<String> {
-    let name =
-        |host: &String| host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name).to_owned();
-    let mut names: Vec<String> = hosts.iter().map(name).collect();
+    let mut names: Vec<String> = hosts.iter().map(|host| split_port(host).0.to_owned()).collect();
     names.sort();
     names.dedup();
     names

@@ -385,3 +385,19 @@ fn directory_moved_behind_a_link_is_not_taken_for_unchanged() {
     let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
     assert!(!checkout.path().join("dir/file.txt").exists(), "it was read through the link");
 }
+
+#[test]
+fn the_commit_is_read_from_loose_and_packed_refs_and_linked_worktrees() {
+    let fixture = Fixture::with_repo();
+    let head = String::from_utf8(fixture.git(&["rev-parse", "HEAD"])).unwrap();
+    let head = Some(head.trim().to_owned());
+    assert_eq!(warrant_workspace::head_commit(&fixture.repo()), head, "loose");
+    fixture.git(&["pack-refs", "--all"]);
+    assert_eq!(warrant_workspace::head_commit(&fixture.repo()), head, "packed");
+    let linked = fixture.path("linked");
+    fixture.git(&["worktree", "add", "-q", linked.to_str().unwrap(), "-b", "side"]);
+    assert_eq!(warrant_workspace::head_commit(&linked), head, "linked");
+    fixture.git(&["checkout", "-q", "--detach"]);
+    assert_eq!(warrant_workspace::head_commit(&fixture.repo()), head, "detached");
+    assert_eq!(warrant_workspace::head_commit(fixture.temp.path()), None);
+}

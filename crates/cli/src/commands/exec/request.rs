@@ -61,7 +61,7 @@ impl Wish {
             secret_names,
             network: NetworkPolicy { default_deny: true, allow_hosts: hosts },
             files: file_grants(arguments)?,
-            egress: (!egress.is_empty()).then_some(egress),
+            egress,
             image: arguments.image.clone(),
             accept_evidence: accepted_evidence(&arguments.accept_evidence)?,
             ..plain_request(who, &workspace, execution, isolation)
@@ -130,19 +130,15 @@ fn mode(arguments: &Exec) -> anyhow::Result<Mode> {
     }
 }
 
-fn hosts(given: &[String]) -> anyhow::Result<(Vec<warrant_protocol::Host>, Vec<EgressRule>)> {
-    let (mut hosts, mut egress) = (Vec::new(), Vec::new());
-    for text in given {
-        match text.rsplit_once(':') {
-            Some((host, port)) => {
-                let host = host.parse().with_context(|| format!("--allow-host {text}"))?;
-                let port = port.parse().with_context(|| format!("--allow-host {text}: no port"))?;
-                egress.push(EgressRule { host, port: Some(port) });
-            }
-            None => hosts.push(text.parse().with_context(|| format!("--allow-host {text}"))?),
-        }
-    }
-    Ok((hosts, egress))
+/// Reads what `--allow-host` names.
+pub(crate) fn hosts(
+    given: &[String],
+) -> anyhow::Result<(Vec<warrant_protocol::Host>, Option<Vec<EgressRule>>)> {
+    let rules: anyhow::Result<Vec<EgressRule>> = given
+        .iter()
+        .map(|text| text.parse().with_context(|| format!("--allow-host {text}")))
+        .collect();
+    Ok(EgressRule::part(rules?))
 }
 
 /// Reads `LEVEL:COMPONENT` pairs.

@@ -22,6 +22,7 @@ use warrant_workspace::{
 use super::watch::{Style, follow};
 use crate::args::{Exec, Run};
 use crate::commands::exec;
+use crate::commands::exec::request::hosts;
 use crate::exit::{Exit, Misuse};
 use crate::plane_client::PlaneClient;
 use crate::progress::{Meter, Sending};
@@ -107,7 +108,7 @@ pub(super) fn captured(plane: &PlaneClient, arguments: &Run) -> anyhow::Result<W
 
 /// Returns what the arguments ask for.
 pub(super) fn request(arguments: &Run, workspace: WorkspaceManifest) -> anyhow::Result<RunRequest> {
-    let allow_hosts = parsed_all(&arguments.told.allow_hosts, "--allow-host")?;
+    let (allow_hosts, egress) = hosts(&arguments.told.allow_hosts)?;
     let secret_names = parsed_all(&arguments.told.secrets, "--secret")?;
     let prompt = arguments.task.join(" ");
     Ok(RunRequest {
@@ -128,7 +129,7 @@ pub(super) fn request(arguments: &Run, workspace: WorkspaceManifest) -> anyhow::
         required_posture: None,
         mode: None,
         files: None,
-        egress: None,
+        egress,
         masks: None,
         image: None,
         accept_evidence: None,

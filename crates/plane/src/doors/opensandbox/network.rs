@@ -12,6 +12,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
+use warrant_protocol::authority::split_port;
 use warrant_protocol::request::ActorRef;
 
 use super::{Desk, Enter, error, invalid};
@@ -252,10 +253,7 @@ fn is_within(inner: &str, outer: &str) -> bool {
 
 /// Returns a target without its port.
 fn name_of(target: &str) -> &str {
-    match target.rsplit_once(':') {
-        Some((name, _)) if !name.contains(':') => name,
-        _ => target,
-    }
+    split_port(target).0
 }
 
 #[cfg(test)]
