@@ -176,6 +176,7 @@ mod tests {
             (nr::SETSOCKOPT, libc::SYS_setsockopt),
             (nr::CLONE, libc::SYS_clone),
             (nr::WAIT4, libc::SYS_wait4),
+            (nr::KILL, libc::SYS_kill),
             (nr::PRCTL, libc::SYS_prctl),
             (nr::CLOCK_GETTIME, libc::SYS_clock_gettime),
             (nr::EXIT_GROUP, libc::SYS_exit_group),

@@ -380,7 +380,7 @@ impl Namespace {
                 descriptors,
             },
             walls: Walls {
-                rlimits: rlimits(limits),
+                rlimits: self.rlimits(limits),
                 landlock: match writes {
                     Writes::BoundByJail => {
                         self.landlock_rules(lowered).map_err(at("describing the program"))?
@@ -397,6 +397,17 @@ impl Namespace {
             watch_processes: limits.processes.is_some(),
             usher: None,
         })
+    }
+
+    /// Returns the kernel's own limits. Where no group counts memory, one process alone cannot
+    /// have much more than the limit between two looks at the tree.
+    fn rlimits(&self, limits: &Limits) -> Vec<Rlimit> {
+        let mut all = rlimits(limits);
+        if let (Some(bytes), None) = (limits.memory_bytes, self.cgroups().kind_of("memory")) {
+            // Stacks of threads count with all they could become, so there is room.
+            all.push(Rlimit { resource: Resource::Data, value: bytes.saturating_mul(2) });
+        }
+        all
     }
 
     fn landlock_rules(&self, lowered: &Lowered) -> io::Result<Option<LandlockRules>> {

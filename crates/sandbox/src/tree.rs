@@ -3,6 +3,7 @@
 //! The tree hangs from one process; orphans are reparented to it (it is pid 1 of a namespace or a
 //! subreaper), so walking children from there finds everyone.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 /// What the processes of a tree use together.
@@ -10,7 +11,8 @@ use std::fs;
 pub(crate) struct TreeUsage {
     /// CPU time of the living and of those they have waited for, in milliseconds.
     pub(crate) cpu_ms: u64,
-    /// Memory that belongs to single processes, and shared memory as each maps it.
+    /// Memory that belongs to single processes, their page tables, and shared memory that has no
+    /// file, each piece once and as large as it is mapped.
     pub(crate) memory_bytes: u64,
     /// Pages of files that they map, counted for each.
     pub(crate) mapped_bytes: u64,
@@ -52,7 +54,9 @@ fn children(pid: i32) -> Vec<i32> {
 /// Returns what everyone below `root` uses.
 pub(crate) fn usage(root: i32) -> TreeUsage {
     let mut total = reaped_cpu(root);
+    let mut shared = BTreeMap::new();
     for pid in descendants(root) {
+        add_shared(pid, &mut shared);
         total.cpu_ms += cpu_ms(pid, 11..15);
         let (own, mapped) = memory_bytes(pid);
         total.memory_bytes += own;
@@ -60,6 +64,7 @@ pub(crate) fn usage(root: i32) -> TreeUsage {
         let open = fs::metadata(format!("/proc/{pid}/fd")).map_or(0, |fd| fd.len());
         total.most_open_files = total.most_open_files.max(open);
     }
+    total.memory_bytes += shared.values().sum::<u64>();
     total
 }
 
@@ -77,6 +82,34 @@ fn cpu_ms(pid: i32, fields: std::ops::Range<usize>) -> u64 {
     values.filter_map(|value| value.parse::<u64>().ok()).sum::<u64>() * MS_PER_TICK
 }
 
+/// Names under which the kernel shows shared memory without a file of its own.
+const SHARED_WITHOUT_FILE: [&str; 3] = ["/dev/zero (deleted)", "/SYSV", "/memfd:"];
+
+/// Adds the shared memory without a file that a process maps, by its number.
+///
+/// How much of it is there cannot be seen from outside, so it counts with all that is mapped.
+fn add_shared(pid: i32, shared: &mut BTreeMap<String, u64>) {
+    let Ok(maps) = fs::read_to_string(format!("/proc/{pid}/maps")) else { return };
+    for (number, end) in maps.lines().filter_map(shared_mapping) {
+        let known = shared.entry(number.to_owned()).or_default();
+        *known = (*known).max(end);
+    }
+}
+
+/// Returns the number of what a line of `maps` is about and how far it is mapped, if it is shared
+/// memory without a file.
+fn shared_mapping(line: &str) -> Option<(&str, u64)> {
+    let mut fields = line.splitn(6, ' ');
+    let (range, _, offset) = (fields.next()?, fields.next()?, fields.next()?);
+    let (_, number, name) = (fields.next()?, fields.next()?, fields.next()?.trim_start());
+    if !SHARED_WITHOUT_FILE.iter().any(|start| name.starts_with(start)) {
+        return None;
+    }
+    let (from, to) = range.split_once('-')?;
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    Some((number, hex(to)?.checked_sub(hex(from)?)?.checked_add(hex(offset)?)?))
+}
+
 /// Returns what belongs to a process, and what it maps of files.
 fn memory_bytes(pid: i32) -> (u64, u64) {
     let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return (0, 0) };
@@ -84,13 +117,23 @@ fn memory_bytes(pid: i32) -> (u64, u64) {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
     };
-    let own = of("RssAnon:").unwrap_or(0) + of("RssShmem:").unwrap_or(0);
+    let own = of("RssAnon:").unwrap_or(0) + of("VmPTE:").unwrap_or(0);
     (own, of("RssFile:").unwrap_or(0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shared_memory_without_a_file_is_told_from_files() {
+        let zero = "7f00-9f00 rw-s 00001000 00:01 1042   /dev/zero (deleted)";
+        assert_eq!(shared_mapping(zero), Some(("1042", 0x3000)));
+        let segment = "7f00-9f00 rw-s 00000000 00:01 32769   /SYSV00000000 (deleted)";
+        assert_eq!(shared_mapping(segment), Some(("32769", 0x2000)));
+        assert_eq!(shared_mapping("7f00-9f00 r-xp 00000000 fe:00 12   /usr/lib/x.so"), None);
+        assert_eq!(shared_mapping("7f00-9f00 rw-p 00000000 00:00 0 "), None);
+    }
 
     #[test]
     fn a_child_is_found_and_measured() {

@@ -3,7 +3,7 @@
 //! | limit | kept by | struck when |
 //! |---|---|---|
 //! | cpu | cgroup accounting, else the process tree and `RLIMIT_CPU` | more was used |
-//! | memory | cgroup, else the process tree and `RLIMIT_DATA` | someone was killed for it, or more is used |
+//! | memory | cgroup, else the process tree, `RLIMIT_DATA`, and no memory that belongs to no process | someone was killed for it, or more is used |
 //! | processes | `RLIMIT_NPROC` of the jail's own user; without a jail a cgroup | not one more could be made |
 //! | open files | `RLIMIT_NOFILE` | a process is seen with every descriptor in use |
 //! | file size | `RLIMIT_FSIZE` | the program ended by `SIGXFSZ`, or said so and left a file of that size |

@@ -79,9 +79,10 @@ fn limit(cgroups: &Cgroups, kind: LimitKind) -> (Enforcement, &'static str, Stri
     match kind {
         LimitKind::Wall => enforced("supervisor and pid 1", "whole tree is ended"),
         LimitKind::Cpu => by_cgroup("cpu", "tree is looked at every 40 ms"),
-        LimitKind::Memory => {
-            by_cgroup("memory", "tree is looked at every 40 ms; private data bounded per process")
-        }
+        LimitKind::Memory => by_cgroup(
+            "memory",
+            "tree is looked at every 40 ms; RLIMIT_DATA per process is twice the limit",
+        ),
         LimitKind::Processes => {
             enforced("rlimits", "RLIMIT_NPROC of the jail's own user; looked at every 10 ms")
         }

@@ -286,3 +286,15 @@ fn one_run_cannot_use_up_what_the_kernel_counts_by_user_for_another() {
     });
     assert_eq!(sent.stdout(), "sent\n");
 }
+
+/// As much as it says itself; without a cgroup, so that only what pid 1 waited for is known.
+#[test]
+fn cpu_time_of_those_a_program_leaves_behind_is_counted() {
+    let workspace = workspace();
+    let script = "perl -e '$s = times; while (times() - $s < 0.3) {} open(F, q(>), q(spun)); close F; while (1) {}' & \
+                  until [ -e spun ]; do sleep 0.01; done; echo left";
+    let (report, memory) = run(&Namespace::new(), shell(workspace.path(), script));
+    assert_eq!(memory.stdout(), "left\n");
+    let cpu_us = report.unwrap().usage.cpu_us.unwrap();
+    assert!(cpu_us >= 300_000, "{cpu_us}");
+}

@@ -10,6 +10,9 @@ use crate::attacks::scene::{Played, Scene, Verdict, next_number, succeeded};
 crate::attacks::attacks!("resources":
     fork_bomb_is_bounded Always,
     memory_is_bounded Always,
+    memory_in_files_without_a_name_is_bounded Always,
+    memory_in_segments_without_a_process_is_bounded Always,
+    memory_shared_by_processes_that_ended_is_bounded Always,
     disk_is_bounded Always,
     inodes_are_bounded Always,
     output_flood_is_stopped Always,
@@ -39,6 +42,34 @@ fn fork_bomb_is_bounded(scene: &Scene) -> Verdict {
 fn memory_is_bounded(scene: &Scene) -> Verdict {
     let script = "perl -e '$| = 1; $x = q(a) x 150000000; print q(BROKEN)'";
     with_limits(scene, script, Limits { memory_bytes: Some(64 << 20), ..NONE }).by_own_word()
+}
+
+/// Lets a Python program play that has 64 MiB and says BROKEN when it had 200.
+fn with_little_memory(scene: &Scene, interpreter: &str, program: &str) -> Verdict {
+    std::fs::write(scene.workspace().join("hoard"), program).unwrap();
+    let limits = Limits { memory_bytes: Some(64 << 20), wall_ms: Some(20_000), ..NONE };
+    with_limits(scene, &format!("{interpreter} hoard"), limits).by_own_word()
+}
+
+fn memory_in_files_without_a_name_is_bounded(scene: &Scene) -> Verdict {
+    let program = "import os, time\nfd = os.memfd_create('x')\nfor i in range(200): os.write(fd, b'a' * (1 << 20))\n\
+        time.sleep(0.3)\nprint('BROKEN')\n";
+    with_little_memory(scene, "/usr/bin/python3", program)
+}
+
+fn memory_in_segments_without_a_process_is_bounded(scene: &Scene) -> Verdict {
+    let program = "my $i = shmget(0, 200 << 20, 01600) // exit; my $b = 'a' x (1 << 20);\n\
+        for (0..199) { shmwrite($i, $b, $_ << 20, 1 << 20) or exit } select(undef, undef, undef, 0.3);\n\
+        shmctl($i, 0, 0); print \"BROKEN\\n\";";
+    with_little_memory(scene, "perl", program)
+}
+
+/// Pages that an ended process touched belong to nobody's resident size.
+fn memory_shared_by_processes_that_ended_is_bounded(scene: &Scene) -> Verdict {
+    let program = "import mmap, os, time\nm = mmap.mmap(-1, 200 << 20)\nfor i in range(20):\n\
+        \x20 pid = os.fork()\n\x20 if pid == 0:\n\x20   m[i * (10 << 20):(i + 1) * (10 << 20)] = b'a' * (10 << 20)\n\x20   os._exit(0)\n\
+        \x20 os.waitpid(pid, 0)\ntime.sleep(0.5)\nprint('BROKEN')\n";
+    with_little_memory(scene, "/usr/bin/python3", program)
 }
 
 fn disk_is_bounded(scene: &Scene) -> Verdict {
