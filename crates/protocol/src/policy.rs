@@ -18,12 +18,19 @@ pub enum PolicyVersion {
     V1,
 }
 
-/// Which pools may be used.
+/// How many false claims end a runner's enrollment where the document does not say.
+pub const DEFAULT_MAX_FALSE_CLAIMS: u64 = 3;
+
+/// Which pools may be used, and for how long their runners are believed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunnerRules {
     /// The pools.
     pub allow_pools: Vec<PoolName>,
+    /// How many false claims end a runner's enrollment. Ours;
+    /// [`DEFAULT_MAX_FALSE_CLAIMS`] where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_false_claims: Option<u64>,
 }
 
 /// Which agents may be used.
@@ -249,6 +256,9 @@ fn check_body(body: &PolicyBody) -> Result<(), InvalidPolicy> {
     }
     if body.budget.max_duration_min <= 0.0 {
         return Err(InvalidPolicy::Range("budget.maxDurationMin"));
+    }
+    if body.runners.max_false_claims == Some(0) {
+        return Err(InvalidPolicy::Range("runners.maxFalseClaims"));
     }
     for (index, rule) in body.consent.iter().enumerate() {
         let is_agent_rule = rule.when == ConsentTrigger::AgentKind;

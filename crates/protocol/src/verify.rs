@@ -5,6 +5,7 @@
 //! caller's set of trusted keys alone. Nothing here needs a clock: a contract must have been
 //! live when it was claimed, not now.
 
+mod conduct;
 mod observed;
 mod ours;
 mod problem;
@@ -12,11 +13,11 @@ mod problem;
 use serde_json::{Map, Value};
 
 pub use self::problem::Problem;
-use crate::bundle::{Bundle, Malformed};
+use crate::bundle::{BUNDLE_VERSION, Bundle, Malformed};
 use crate::chain::{BrokenChain, check_chain};
 use crate::event::Event;
 use crate::fold::{ended_as, is_ours};
-use crate::keys::TrustedKeys;
+use crate::keys::{KeyRole, TrustedKeys};
 use crate::receipt::ReleasedSecret;
 use crate::{Chain, ChainedEvent, Contract, Digest, PublicKey, Receipt, Signer, json};
 
@@ -76,18 +77,78 @@ impl VerifiedBundle {
 pub fn verify(bundle: Bundle, trusted: &TrustedKeys) -> Result<VerifiedBundle, Vec<Problem>> {
     let parts = Parts::read(bundle.into_raw(), trusted)
         .map_err(|Malformed(detail)| vec![Problem::Malformed { detail }])?;
-    let mut problems = Vec::new();
-    check_contract(&parts, &mut problems);
-    check_sealed(&parts, &mut problems);
-    if parts.receipt.check_signature(Signer::Plane, &parts.plane).is_err() {
-        problems.push(Problem::PlaneCountersignature);
-    }
-    ours::check(&parts, trusted, &mut problems);
+    let problems = check(&parts, trusted);
     match (problems.is_empty(), parts.into_verified()) {
         (true, Some(verified)) => Ok(verified),
         (true, None) => Err(vec![Problem::EmptyChain]),
         (false, _) => Err(problems),
     }
+}
+
+/// What a runner sealed and no plane has countersigned, with the keys of both.
+#[derive(Debug, Clone)]
+pub struct SealedBundle {
+    /// What was permitted; the caller signed it or checked who did.
+    pub contract: Contract,
+    /// What the runner says happened.
+    pub receipt: Receipt,
+    /// How it happened.
+    pub chain: Chain,
+    /// The key of the plane that would countersign.
+    pub plane: PublicKey,
+    /// The key of the runner that holds the lease.
+    pub runner: PublicKey,
+}
+
+/// Checks what a runner sealed, with the checks of [`verify`], before a plane countersigns it.
+///
+/// The caller is the plane: its own signatures are left out, on the contract, on approvals that
+/// it took, and on the receipt, which it has not signed yet. Trust in both keys is the caller's.
+///
+/// # Errors
+/// Every [`Problem`] at once.
+pub fn verify_sealed(bundle: SealedBundle) -> Result<SealedBundle, Vec<Problem>> {
+    let SealedBundle { contract, receipt, chain, plane, runner } = bundle;
+    let trusted =
+        TrustedKeys::none().and(KeyRole::Plane, plane.clone()).and(KeyRole::Runner, runner.clone());
+    let parts = Parts {
+        stage: Stage::Sealed,
+        version: Some(BUNDLE_VERSION.to_owned()),
+        manifest_hash: contract.manifest_hash(),
+        contract,
+        receipt,
+        links: Links::Whole(chain),
+        plane,
+        runner,
+    };
+    let mut problems = check(&parts, &trusted);
+    // A receipt that the runner signs in the plane's name is not one of a runner.
+    if parts.receipt.body().sealed_by.is_some() {
+        problems.push(Problem::DoesNotFold { member: "sealedBy".to_owned() });
+    }
+    match parts.into_verified() {
+        Some(verified) if problems.is_empty() => {
+            let VerifiedBundle { contract, receipt, chain, plane, runner } = verified;
+            Ok(SealedBundle { contract, receipt, chain, plane, runner })
+        }
+        Some(_) | None => Err(problems),
+    }
+}
+
+/// Runs every check that the stage of a bundle allows, in the reference's order first.
+fn check(parts: &Parts, trusted: &TrustedKeys) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if parts.stage == Stage::Countersigned {
+        check_contract(parts, &mut problems);
+    }
+    check_sealed(parts, &mut problems);
+    if parts.stage == Stage::Countersigned
+        && parts.receipt.check_signature(Signer::Plane, &parts.plane).is_err()
+    {
+        problems.push(Problem::PlaneCountersignature);
+    }
+    ours::check(parts, trusted, &mut problems);
+    problems
 }
 
 /// Checks a runner's receipt the way the reference's plane does before it countersigns:
@@ -102,6 +163,7 @@ pub fn verify_runner_receipt(
     runner: &PublicKey,
 ) -> Result<(), Vec<Problem>> {
     let parts = Parts {
+        stage: Stage::Sealed,
         version: None,
         contract: contract.clone(),
         manifest_hash: contract.manifest_hash(),
@@ -118,6 +180,7 @@ pub fn verify_runner_receipt(
 
 /// What a bundle holds, read but not believed.
 pub(crate) struct Parts {
+    stage: Stage,
     version: Option<String>,
     contract: Contract,
     manifest_hash: Digest,
@@ -125,6 +188,15 @@ pub(crate) struct Parts {
     links: Links,
     plane: PublicKey,
     runner: PublicKey,
+}
+
+/// How far a bundle has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Its plane signed everything it signs.
+    Countersigned,
+    /// Its plane is about to.
+    Sealed,
 }
 
 /// The events of a bundle, with or without every link holding.
@@ -181,7 +253,8 @@ impl Parts {
         let (plane, runner) = (key("planePublicKeyPem")?, key("runnerPublicKeyPem")?);
         let links = Links::of(contract.hash(), events);
         let manifest_hash = contract.manifest_hash();
-        Ok(Self { version, contract, manifest_hash, receipt, links, plane, runner })
+        let stage = Stage::Countersigned;
+        Ok(Self { stage, version, contract, manifest_hash, receipt, links, plane, runner })
     }
 
     fn into_verified(self) -> Option<VerifiedBundle> {

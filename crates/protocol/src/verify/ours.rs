@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::{Parts, Problem, member_texts};
+use super::{Parts, Problem, Stage, conduct, member_texts};
 use crate::approval::{Approval, ApprovalBody, is_signed_by_trusted};
 use crate::bundle::BUNDLE_VERSION;
 use crate::chain::EVENT_VERSION;
@@ -16,7 +16,7 @@ use crate::fold::fold_with;
 use crate::keys::{KeyRole, TrustedKeys};
 use crate::receipt::{ReceiptBody, ReceiptStatus, SealedBy};
 use crate::signed::SignedBody;
-use crate::{Chain, ChainedEvent, Outcome, Sealer, json};
+use crate::{Chain, ChainedEvent, Enforcement, Evidence, Outcome, Posture, Sealer, json};
 
 /// Members that contracts may call critical and that are understood here.
 const CONTRACT_MEMBERS: [&str; 30] = [
@@ -96,10 +96,14 @@ pub(super) fn check(parts: &Parts, trusted: &TrustedKeys, problems: &mut Vec<Pro
     let Some(chain) = parts.chain() else { return };
     check_runner(parts, chain, problems);
     check_decision(parts, chain, problems);
-    check_approvals(parts, (chain, trusted), problems);
+    // A plane that is about to countersign took the approvals itself, and nobody else writes them.
+    if parts.stage == Stage::Countersigned {
+        check_approvals(parts, (chain, trusted), problems);
+    }
     check_time(parts, chain, problems);
     check_fold(parts, problems);
     check_contract_kept(parts, chain, problems);
+    conduct::check(parts, chain, problems);
 }
 
 fn check_trust(parts: &Parts, trusted: &TrustedKeys, problems: &mut Vec<Problem>) {
@@ -223,7 +227,7 @@ fn check_decision(parts: &Parts, chain: &Chain, problems: &mut Vec<Problem>) {
     }
 }
 
-fn approvers(chain: &Chain) -> BTreeSet<&crate::ActorRef> {
+pub(super) fn approvers(chain: &Chain) -> BTreeSet<&crate::ActorRef> {
     let events = chain.events().iter();
     events
         .filter_map(|event| match event.event() {
@@ -379,25 +383,16 @@ fn check_contract_kept(parts: &Parts, chain: &Chain, problems: &mut Vec<Problem>
     check_outcome(parts.receipt.body(), problems);
 }
 
-/// The hash of the contract's command; how an agent is started is the runner's business.
+/// The hash of the contract's command; how an agent that has no fixed command line is started is
+/// the runner's business.
 pub(super) fn contracted_command(execution: &ExecutionSpec) -> Option<crate::Digest> {
-    match execution {
-        ExecutionSpec::Agent { .. } => None,
-        ExecutionSpec::Shell { .. } | ExecutionSpec::Argv { .. } => {
-            let budget = crate::request::BudgetSpec { max_spend_usd: None, max_duration_min: None };
-            let context = PrepareContext { environment: &BTreeMap::new(), mock_agent: None };
-            execution.prepare(&budget, &context).ok().map(|prepared| prepared.hash())
-        }
-    }
+    let budget = crate::request::BudgetSpec { max_spend_usd: None, max_duration_min: None };
+    let context = PrepareContext { environment: &BTreeMap::new(), mock_agent: None };
+    execution.prepare(&budget, &context).ok().map(|prepared| prepared.hash())
 }
 
 fn check_posture(parts: &Parts, problems: &mut Vec<Problem>) {
     let (contract, receipt) = (parts.contract.body(), parts.receipt.body());
-    if let (Some(wanted), Some(found)) = (contract.isolation, receipt.runner.isolation)
-        && wanted != found
-    {
-        problems.push(Problem::OtherIsolation);
-    }
     let has_run = receipt.operation.is_none()
         && match &receipt.outcome {
             Some(
@@ -408,16 +403,26 @@ fn check_posture(parts: &Parts, problems: &mut Vec<Problem>) {
             ) => true,
             Some(_) | None => false,
         };
+    let wanted = contract.isolation.or(has_run.then_some(contract.isolation_or_default()));
+    if let (Some(wanted), Some(found)) = (wanted, receipt.runner.isolation)
+        && wanted != found
+    {
+        problems.push(Problem::OtherIsolation);
+    }
     let Some(demanded) = contract.required_posture.as_ref().filter(|_| has_run) else { return };
-    let lacking = match &receipt.posture {
-        Some(posture) => posture.lacking(demanded.iter().map(String::as_str)),
-        None => demanded.iter().map(String::as_str).collect(),
+    let is_lacking = |name: &&String| match &receipt.posture {
+        Some(posture) => !posture.enforces(name) && !is_unknown_accepted(contract, posture, name),
+        None => true,
     };
-    problems.extend(
-        lacking
-            .into_iter()
-            .map(|component| Problem::RanBelowPosture { component: component.to_owned() }),
-    );
+    let lacking = demanded.iter().filter(is_lacking).cloned();
+    problems.extend(lacking.map(|component| Problem::RanBelowPosture { component }));
+}
+
+/// Whether the contract accepts by name that nobody can tell whether a component holds.
+fn is_unknown_accepted(contract: &ContractBody, posture: &Posture, name: &str) -> bool {
+    let accepted = contract.required_evidence.as_ref().and_then(|weakest| weakest.get(name));
+    let found = posture.components.get(name).map(|component| component.enforcement);
+    accepted == Some(&Evidence::Unavailable) && found == Some(Enforcement::Unknown)
 }
 
 fn check_outcome(receipt: &ReceiptBody, problems: &mut Vec<Problem>) {

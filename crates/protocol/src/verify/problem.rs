@@ -195,6 +195,126 @@ pub enum Problem {
     /// The end and the outcome say different things.
     #[error("status and outcome contradict each other")]
     OutcomeContradiction,
+    /// Something was said after the run had ended, a second end among it.
+    #[error("event {seq} ({event_type}) stands after the event that ended the run")]
+    AfterEnd {
+        /// Where.
+        seq: u64,
+        /// What.
+        event_type: String,
+    },
+    /// Something happened before the plane let the run start.
+    #[error("event {seq} ({event_type}) needs a run.started event before it")]
+    BeforeStart {
+        /// Where.
+        seq: u64,
+        /// What.
+        event_type: String,
+    },
+    /// Something that happens once is told twice.
+    #[error("event {seq} ({event_type}) is on the chain a second time")]
+    Repeated {
+        /// Where.
+        seq: u64,
+        /// What.
+        event_type: String,
+    },
+    /// A grant in the name of somebody who did not approve.
+    #[error("grant.added names {actor}, who is not on the chain as approving")]
+    GrantNotApproved {
+        /// Who.
+        actor: String,
+    },
+    /// A host was let through that the contract does not list.
+    #[error("network.connected allowed {host}, and the contract does not list it")]
+    HostNotInContract {
+        /// Which.
+        host: String,
+    },
+    /// More is said to be enforced than the tier can enforce.
+    #[error("posture claims {component} is enforced, which the {isolation} tier cannot do")]
+    PostureBeyondTier {
+        /// Which component.
+        component: String,
+        /// Which tier.
+        isolation: crate::Isolation,
+    },
+    /// What was used contradicts the rest of the chain.
+    #[error("{member} is not possible for this run")]
+    Usage {
+        /// Which member.
+        member: &'static str,
+    },
+    /// The exit code of the command is not that of the run.
+    #[error("command.executed.exitCode contradicts how the run ended")]
+    ExitCode,
+    /// A program ended, and none was executed.
+    #[error("outcome says that a program ended, and no command.executed event is on the chain")]
+    NothingExecuted,
+    /// Nothing ran, and a program was executed.
+    #[error("outcome says that nothing ran, and a command.executed event is on the chain")]
+    ExecutedAnyway,
+}
+
+impl Problem {
+    /// Returns the member of the bundle that is wrong.
+    #[must_use]
+    pub fn field(&self) -> String {
+        let text = |text: &str| text.to_owned();
+        match self {
+            Self::Malformed { .. } => text("bundle"),
+            Self::ContractSignature => text("contract.signatures"),
+            Self::RunId => text("receipt.runId"),
+            Self::ContractHash => text("receipt.contractHash"),
+            Self::RunnerKeyId => text("receipt.runner.keyId"),
+            Self::RunnerPool => text("receipt.runner.pool"),
+            Self::RunnerSignature | Self::PlaneCountersignature => text("receipt.signatures"),
+            Self::BrokenChain(broken) => format!("events[{}]", broken.seq),
+            Self::EmptyChain => text("events"),
+            Self::EventsHead => text("receipt.eventsHead"),
+            Self::EventCount => text("receipt.eventCount"),
+            Self::TerminalEvent => text("receipt.status"),
+            Self::BaseRef => text("receipt.workspaceIn.baseRef"),
+            Self::ManifestHash => text("receipt.workspaceIn.manifestHash"),
+            Self::SecretsReleased => text("receipt.secretsReleased"),
+            Self::DiffHash => text("receipt.workspaceOut.diffHash"),
+            Self::UntrustedKey { role, .. } => format!("keys.{}", role_name(*role)),
+            Self::Version { what, .. } => format!("{what}.version"),
+            Self::UnknownCritical { object, .. } => format!("{object}.critical"),
+            Self::Issuer => text("contract.issuer"),
+            Self::NeverClaimed => text("receipt.runner"),
+            Self::OtherRunner { member } => format!("receipt.runner.{member}"),
+            Self::ApprovalNotOnChain { .. } | Self::NobodyApproved | Self::DeniedContract => {
+                text("contract.approvedBy")
+            }
+            Self::Approval { .. } => text("approval.granted.statement"),
+            Self::Misplaced { seq, .. }
+            | Self::AfterEnd { seq, .. }
+            | Self::BeforeStart { seq, .. }
+            | Self::Repeated { seq, .. } => format!("events[{seq}]"),
+            Self::ExpiredAtClaim | Self::ExpiredAtStart => text("contract.expiresAt"),
+            Self::DoesNotFold { member } => format!("receipt.{member}"),
+            Self::Preimage { field } => format!("receipt.preimage.{field}"),
+            Self::SecretNotInContract { .. } => text("secret.released.name"),
+            Self::OtherCommand => text("command.executed.argvHash"),
+            Self::OtherWorkspace => text("workspace.materialized.manifestHash"),
+            Self::OtherIsolation => text("receipt.runner.isolation"),
+            Self::RanBelowPosture { .. } | Self::PostureBeyondTier { .. } => {
+                text("preflight.checked.posture")
+            }
+            Self::OutcomeContradiction | Self::NothingExecuted | Self::ExecutedAnyway => {
+                text("outcome.recorded.outcome")
+            }
+            Self::GrantNotApproved { .. } => text("grant.added.by"),
+            Self::HostNotInContract { .. } => text("network.connected.host"),
+            Self::Usage { member } => (*member).to_owned(),
+            Self::ExitCode => text("command.executed.exitCode"),
+            Self::ProgramContradiction { event_type } => event_type.clone(),
+            Self::HeldFileChanged { .. } => text("file.changed.path"),
+            Self::CaptureCount { .. } => text("capture.recorded.files"),
+            Self::FoldedListMissing => text("network.folded.hash"),
+        }
+    }
 }
 
 const fn role_name(role: KeyRole) -> &'static str {

@@ -467,6 +467,79 @@ fn a_program_that_ran_below_its_posture_is_told() {
     );
 }
 
+/// Has both keys conspire on an edit; one of the problems must be `expected`.
+#[track_caller]
+fn conspired_among(edit: impl Fn(&mut Value), expected: &str) {
+    let mut bundle = ours();
+    edit(&mut bundle);
+    reseal(&mut bundle, &Keys::real());
+    let found = problems(&bundle);
+    assert!(found.iter().any(|problem| problem.contains(expected)), "{expected}: {found:?}");
+}
+
+#[test]
+fn what_cannot_have_happened_is_told() {
+    let again = |b: &mut Value, event_type: &str| {
+        let index = index_of(b, event_type);
+        let copy = b["events"][index].clone();
+        b["events"].as_array_mut().unwrap().insert(index + 1, copy);
+    };
+    conspired_on_ours(
+        |b| {
+            let nobody = json!({"kind": "human", "id": "mallory"});
+            event_mut(b, "grant.added")["event"]["by"] = nobody.clone();
+            b["receipt"]["grants"][0]["by"] = nobody;
+        },
+        &["grant.added names human:mallory, who is not on the chain as approving"],
+    );
+    conspired_among(
+        |b| {
+            b["contract"]["network"]["allowHosts"] = json!([]);
+            event_mut(b, "grant.added")["event"]["value"] = json!("other.example");
+            b["receipt"]["grants"][0]["value"] = json!("other.example");
+        },
+        "network.connected allowed example.com, and the contract does not list it",
+    );
+    conspired_among(|b| again(b, "run.completed"), "(run.completed) stands after the event");
+    conspired_among(
+        |b| again(b, "command.executed"),
+        "(command.executed) is on the chain a second",
+    );
+    conspired_among(
+        |b| {
+            let index = index_of(b, "run.started");
+            b["events"].as_array_mut().unwrap().remove(index);
+        },
+        "(command.executed) needs a run.started event before it",
+    );
+    conspired_among(
+        |b| event_mut(b, "command.executed")["event"]["exitCode"] = json!(9),
+        "command.executed.exitCode contradicts how the run ended",
+    );
+    conspired_among(
+        |b| {
+            b["contract"]["isolation"] = json!("process");
+            event_mut(b, "preflight.checked")["event"]["posture"]["isolation"] = json!("process");
+        },
+        "posture claims network is enforced, which the process tier cannot do",
+    );
+    conspired_among(
+        |b| {
+            let index = index_of(b, "command.executed");
+            b["events"].as_array_mut().unwrap().remove(index);
+        },
+        "no command.executed event is on the chain",
+    );
+    conspired_among(
+        |b| {
+            let denied = json!({"kind": "denied"});
+            event_mut(b, "outcome.recorded")["event"]["outcome"] = denied.clone();
+            b["receipt"]["outcome"] = denied;
+        },
+        "outcome says that nothing ran, and a command.executed event is on the chain",
+    );
+}
+
 #[test]
 fn a_forged_or_replayed_approval_is_told() {
     let by = |detail: &str| format!("approval by human:security-lead: {detail}");
