@@ -54,7 +54,7 @@ pub fn around_plain(request: &RunRequest, now_ms: u64) -> Surroundings {
         image: None,
         accepted_evidence: BTreeMap::new(),
         data_classes: BTreeSet::new(),
-        history: History { run_execs: 0, denies_10m: 0, spent_cents: 0 },
+        history: History::default(),
         now_ms,
         approvals: Vec::new(),
     }
@@ -105,6 +105,7 @@ pub(crate) fn told_request(
         masks: None,
         image: None,
         accept_evidence: None,
+        data_classes: None,
     }
 }
 

@@ -11,7 +11,7 @@ use std::thread;
 
 use serde_json::Value;
 use thiserror::Error;
-use warrant_plane::judge::{judge, no_policy_hash};
+use warrant_plane::judge::no_policy_hash;
 use warrant_plane::reception::APPROVAL_WAIT_MS;
 use warrant_plane::store::StoreError;
 use warrant_plane::{
@@ -267,7 +267,7 @@ impl Desk {
 
     /// Judges by the policy in force. Without one everything is denied, and told why there is none.
     pub(crate) fn judged(&self, request: &RunRequest, around: Surrounded) -> Judgment {
-        let mut judgment = judge(self.policy.as_ref(), request, around);
+        let mut judgment = self.plane.judge(self.policy.as_ref(), request, around);
         if let (None, Some(flaw)) = (&self.policy, &self.flaw) {
             judgment.summary.reasons.push(flaw.clone());
         }

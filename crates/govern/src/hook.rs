@@ -14,7 +14,6 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 use thiserror::Error;
-use warrant_plane::judge::judge;
 use warrant_plane::reception::APPROVAL_WAIT_MS;
 use warrant_plane::{Judgment, Reception, Submission, random};
 use warrant_protocol::{Decision, Digest, RunId};
@@ -334,7 +333,7 @@ fn record_denial(desk: &Desk, ask: &Ask, reasons: Vec<String>) -> Result<RunId, 
     };
     let around = ask.around(random::now()?.unix_ms());
     let reception = desk.plane().submit(submission, |request| {
-        let mut judgment = judge(desk.policy(), request, around);
+        let mut judgment = desk.plane().judge(desk.policy(), request, around);
         judgment.summary.decision = Decision::Deny;
         judgment.summary.reasons = reasons;
         judgment.summary.rules = vec!["hook-files".to_owned()];

@@ -30,6 +30,7 @@ pub(crate) fn base(facts: &Facts, terms: &Terms) -> Option<Context> {
         pair("mode", text(mode(facts))),
         pair("budget", budget(facts, terms)?),
         pair("history", history(facts)?),
+        pair("data_classes", set(&facts.data_classes)),
         pair("now", long(facts.now_ms)),
     ];
     Context::from_pairs(pairs).ok()
@@ -118,6 +119,7 @@ fn history(facts: &Facts) -> Option<RestrictedExpression> {
     record(vec![
         pair("run_execs", long(u64::from(facts.history.run_execs))),
         pair("denies_10m", long(u64::from(facts.history.denies_10m))),
+        pair("runs_10m", long(u64::from(facts.history.runs_10m))),
     ])
 }
 

@@ -174,11 +174,14 @@ pub struct FileFacts {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct History {
-    /// Commands this run already executed.
+    /// Commands this run already executed; nobody supplies it, and no rule may read it.
     pub run_execs: u32,
     /// Denials of this requester in the last ten minutes.
     pub denies_10m: u32,
-    /// Money this run already cost.
+    /// Requests of this requester in the last ten minutes, whatever became of them.
+    #[serde(default)]
+    pub runs_10m: u32,
+    /// Money this run already cost; nobody supplies it, and no rule may read it.
     pub spent_cents: u64,
 }
 

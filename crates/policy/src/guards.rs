@@ -64,8 +64,8 @@ pub(crate) enum Attribute {
     Mentions,
     /// `context.history.denies_10m`
     Denies,
-    /// `context.history.run_execs`
-    Execs,
+    /// `context.history.runs_10m`
+    Runs,
 }
 
 /// What an attribute is.
@@ -93,7 +93,7 @@ impl Attribute {
         (Self::Arguments, &["cmd", "args"]),
         (Self::Mentions, &["cmd", "mentions"]),
         (Self::Denies, &["history", "denies_10m"]),
-        (Self::Execs, &["history", "run_execs"]),
+        (Self::Runs, &["history", "runs_10m"]),
     ];
 
     fn of(self, facts: &Facts) -> Fact<'_> {
@@ -114,7 +114,7 @@ impl Attribute {
             Self::Arguments => Fact::Texts(&cmd.args),
             Self::Mentions => Fact::Texts(&cmd.mentions),
             Self::Denies => Fact::Number(i64::from(facts.history.denies_10m)),
-            Self::Execs => Fact::Number(i64::from(facts.history.run_execs)),
+            Self::Runs => Fact::Number(i64::from(facts.history.runs_10m)),
         }
     }
 
@@ -284,7 +284,7 @@ mod tests {
                 | Attribute::Flags
                 | Attribute::Arguments
                 | Attribute::Mentions => format!("context.{path}.contains(\"x\")"),
-                Attribute::Denies | Attribute::Execs => format!("context.{path} >= 3"),
+                Attribute::Denies | Attribute::Runs => format!("context.{path} >= 3"),
                 _ => format!("context.{path} == \"x\""),
             };
             let rule = format!(

@@ -21,6 +21,7 @@ mod guards;
 mod passed;
 mod paths;
 mod questions;
+mod unsupplied;
 
 pub use controls::Controls;
 pub use decision::{Ask, Decision, Requirement, decide, decide_without_policy, is_satisfied};

@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use crate::facts::Facts;
 use crate::guards::Guard;
+use crate::unsupplied;
 
 use slices::{Member, Slice, Slices};
 
@@ -124,6 +125,17 @@ pub enum InvalidRules {
     /// The validator found errors or warnings.
     #[error("the rules are not valid: {0}")]
     Invalid(String),
+    /// A rule reads what nobody supplies, so it would never apply.
+    #[error(
+        "rule `{rule}` reads `{fact}`, which nobody supplies, so it would never apply; remove the \
+         condition, or use context.history.runs_10m or context.history.denies_10m"
+    )]
+    UnsuppliedFact {
+        /// Which rule.
+        rule: String,
+        /// Which fact.
+        fact: String,
+    },
     /// Cedar refused to put the rules together.
     #[error("the rules cannot be put together: {0}")]
     Assemble(String),
@@ -212,7 +224,9 @@ impl Rules {
             let all: Vec<String> = errors.chain(warnings).collect();
             return Err(InvalidRules::Invalid(all.join("; ")));
         }
-        let members = policies.into_iter().map(Member::of_policy).collect::<Result<_, _>>()?;
+        let members: Vec<Member> =
+            policies.into_iter().map(Member::of_policy).collect::<Result<_, _>>()?;
+        refuse_unsupplied(&members)?;
         Ok(Self::of_members(members, known, Some(schema)))
     }
 
@@ -378,6 +392,18 @@ impl Names {
         }
         Ok(Self { principal: type_name("Principal")?, resources, actions })
     }
+}
+
+/// Refuses rules that read a fact which no caller supplies.
+fn refuse_unsupplied(members: &[Member]) -> Result<(), InvalidRules> {
+    for member in members {
+        let policy = serde_json::from_str(&member.text)
+            .map_err(|cause| InvalidRules::Assemble(format!("{}: {cause}", member.id)))?;
+        if let Some(fact) = unsupplied::read_by(&policy) {
+            return Err(InvalidRules::UnsuppliedFact { rule: member.id.clone(), fact });
+        }
+    }
+    Ok(())
 }
 
 /// Gives every policy its own name, and notes its reason.

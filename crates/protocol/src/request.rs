@@ -301,6 +301,9 @@ pub struct RunRequest {
     /// Weaker evidence than policy's usual that the requester is content with, by component. Ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accept_evidence: Option<BTreeMap<String, Evidence>>,
+    /// Classes of the data that the run works on, as the requester knows them. Ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_classes: Option<Vec<String>>,
 }
 
 impl RunRequest {

@@ -58,7 +58,7 @@ fn judgment(policy: &PolicySnapshot, request: &RunRequest) -> Judgment {
         image: None,
         accepted_evidence: BTreeMap::new(),
         data_classes: BTreeSet::new(),
-        history: History { run_execs: 0, denies_10m: 0, spent_cents: 0 },
+        history: History::default(),
         now_ms: random::now().unwrap().unix_ms(),
         approvals: Vec::new(),
     };

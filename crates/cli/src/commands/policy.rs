@@ -167,7 +167,9 @@ fn test(desk: &Desk, source: Option<&str>, as_json: bool) -> anyhow::Result<Exit
 fn explain(desk: &Desk, argv: &[String], as_json: bool) -> anyhow::Result<Exit> {
     let policy = in_force(desk)?;
     let wish = Wish::read(&Exec::plain(argv), desk, Isolation::Namespace)?;
-    let facts = Facts::of(&wish.ask.request, wish.ask.around(random::now()?.unix_ms()));
+    let around = wish.ask.around(random::now()?.unix_ms());
+    let around = desk.plane().surroundings(policy, &wish.ask.request, around)?;
+    let facts = Facts::of(&wish.ask.request, around);
     let explanation = inspect::explain(policy, &facts);
     let rules = |rules: &[warrant_policy::rules::Rule]| -> Vec<String> {
         rules.iter().map(|rule| format!("{}: {}", rule.id, rule.reason)).collect()
@@ -221,6 +223,7 @@ fn diff(desk: &Desk, source: &str, as_json: bool) -> anyhow::Result<Exit> {
             program: program_of(&request),
             ..around_plain(&request, row.created_at.unix_ms())
         };
+        let around = desk.plane().surroundings(old, &request, around)?;
         let facts = Facts::of(&request, around);
         recorded.push((row.id.as_str().to_owned(), facts));
     }

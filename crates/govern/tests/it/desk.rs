@@ -10,7 +10,7 @@ use warrant_govern::{Ask, Attempt, Desk, Hands, Permit, plain_request, principal
 use warrant_plane::{ApproveError, Reception, Submission};
 use warrant_protocol::execution::ExecutionSpec;
 use warrant_protocol::request::{ActorKind, ActorRef};
-use warrant_protocol::{Isolation, Outcome, RunState};
+use warrant_protocol::{Decision, Isolation, Outcome, RunState};
 use warrant_runner::run::Observer;
 use warrant_sandbox::{Cancel, Process, Stdin, Stream};
 
@@ -75,6 +75,31 @@ fn what_is_judged_without_being_asked_leaves_nothing_behind() {
     let desk = Desk::open(Some(home.path())).unwrap();
     desk.judge(&ask(&desk, workspace.path(), &["true"])).unwrap();
     assert!(desk.plane().store().live().unwrap().is_empty());
+}
+
+#[test]
+fn somebody_who_was_denied_very_often_is_not_simply_allowed() {
+    let (home, workspace) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let desk = Desk::open(Some(home.path())).unwrap();
+    let harmless = |isolation| {
+        let mut harmless = ask(&desk, workspace.path(), &["true"]);
+        harmless.request.isolation = Some(isolation);
+        harmless
+    };
+    let mut denied = harmless(Isolation::Namespace);
+    denied.request.agent_kind = "nobody-allows-this".to_owned();
+    for number in 0..105 {
+        let permit = desk.permit(&denied).unwrap();
+        assert!(matches!(permit, Permit::Denied { .. }), "{number}: {permit:?}");
+        if number == 98 {
+            let judgment = desk.judge(&harmless(Isolation::Namespace)).unwrap();
+            assert_eq!(judgment.summary.decision, Decision::Allow, "{:?}", judgment.summary);
+        }
+    }
+    let judgment = desk.judge(&harmless(Isolation::Namespace)).unwrap();
+    assert_ne!(judgment.summary.decision, Decision::Allow);
+    let rules = &judgment.summary.rules;
+    assert!(rules.iter().any(|rule| rule == "base-run-after-denials"), "{rules:?}");
 }
 
 /// Opens a home whose policy asks bob about reading below a directory.

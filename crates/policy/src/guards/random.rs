@@ -50,7 +50,7 @@ fn simple(chance: &mut Chance) -> String {
     let mode = chance.of(&["direct", "overlay", "read-only"]);
     let set = chance.of(&["programs", "flags", "args", "mentions"]);
     let flag = chance.of(&["shell", "dynamic", "parsed", "resolved"]);
-    let number = chance.of(&["history.denies_10m", "history.run_execs", "cmd.nargs"]);
+    let number = chance.of(&["history.denies_10m", "history.runs_10m", "cmd.nargs"]);
     let count = chance.below(4);
     match chance.below(19) {
         0 => format!("context.mode == \"{mode}\""),
@@ -74,7 +74,7 @@ fn simple(chance: &mut Chance) -> String {
         14 => format!("context.isolation == \"{}\"", chance.of(&["namespace", "process"])),
         15..18 => format!("context.{number} >= {count}"),
         // Too large a number is an error while Cedar evaluates, and an error is a denial.
-        _ => format!("context.history.run_execs * 9223372036854775807 >= {count}"),
+        _ => format!("context.history.runs_10m * 9223372036854775807 >= {count}"),
     }
 }
 
@@ -141,7 +141,7 @@ fn facts(chance: &mut Chance) -> Facts {
     facts.cmd.sub = chance.is(50).then(|| chance.of(&WORDS).to_owned());
     facts.cmd.nargs = u32::try_from(chance.below(5)).unwrap();
     facts.history.denies_10m = u32::try_from(chance.below(5)).unwrap();
-    facts.history.run_execs = u32::try_from(chance.below(5)).unwrap();
+    facts.history.runs_10m = u32::try_from(chance.below(5)).unwrap();
     facts.secrets = if chance.is(30) { vec!["TOKEN".parse().unwrap()] } else { Vec::new() };
     if chance.is(30) {
         let level = u8::try_from(1 + chance.below(3)).unwrap();

@@ -51,6 +51,41 @@ fn broken_rules_are_refused() {
 }
 
 #[test]
+fn a_rule_that_reads_a_fact_nobody_supplies_does_not_load() {
+    let rule = |id: &str, condition: &str| {
+        let run = "forbid(principal, action == Action::\"run\", resource)";
+        format!("{DOCUMENT_ONLY}@id(\"{id}\") @reason(\"b\") {run} when {{ {condition} }};")
+    };
+    refused(
+        load(&rule("too-many", "context.history.run_execs > 3")),
+        "rule `too-many` reads `context.history.run_execs`, which nobody supplies",
+    );
+    refused(
+        load(&rule("dear", "context.cmd.nargs > 1 && 5 <= context.budget.spent_cents")),
+        "rule `dear` reads `context.budget.spent_cents`, which nobody supplies",
+    );
+    refused(
+        load(&rule("whole", "context.history == context.history")),
+        "`context.history.run_execs`",
+    );
+    refused(
+        load(&rule(
+            "either",
+            "(if context.cmd.shell then context.history else context.history).run_execs > 1",
+        )),
+        "run_execs",
+    );
+    for supplied in [
+        "context.history.denies_10m > 3",
+        "context.history.runs_10m > 3",
+        "context.budget.wall_ms > 3",
+        "context.data_classes.contains(\"session-log\")",
+    ] {
+        assert!(load(&rule("good", supplied)).is_ok(), "{supplied}");
+    }
+}
+
+#[test]
 fn broken_documents_are_refused() {
     let with = |controls: Value| {
         let mut document = PolicyDocument::reference();

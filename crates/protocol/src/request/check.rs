@@ -263,6 +263,9 @@ fn check_ours(checker: &mut Checker, at: &At<'_>, request: &Map<String, Value>) 
     if let Some(image) = request.get("image") {
         checker.text(&at.name("image"), Some(image), 1..=512);
     }
+    if let Some(classes) = request.get("dataClasses") {
+        texts(checker, &at.name("dataClasses"), Some(classes), (64, 128));
+    }
     if let Some(accepted) = request.get("acceptEvidence") {
         let at = at.name("acceptEvidence");
         for (component, level) in checker.object(&at, Some(accepted)).into_iter().flatten() {

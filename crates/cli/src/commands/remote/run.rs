@@ -133,6 +133,7 @@ pub(super) fn request(arguments: &Run, workspace: WorkspaceManifest) -> anyhow::
         masks: None,
         image: None,
         accept_evidence: None,
+        data_classes: None,
     })
 }
 
