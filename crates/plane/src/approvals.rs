@@ -380,7 +380,7 @@ impl EmbeddedPlane {
         }
         let groups = self.groups_of(&actor.label());
         let requirements = &waiting.judgment.requirements;
-        let named = requirements.iter().filter(|wanted| names(wanted, actor, &groups));
+        let named = requirements.iter().filter(|wanted| is_named_approver(wanted, actor, &groups));
         named.map(|wanted| wanted.level).max().ok_or_else(|| {
             let named: BTreeSet<_> =
                 requirements.iter().flat_map(|wanted| &wanted.approvers).collect();
@@ -402,7 +402,12 @@ impl EmbeddedPlane {
     }
 }
 
-fn names(requirement: &ApprovalRequirement, actor: &ActorRef, groups: &[String]) -> bool {
+/// Whether a requirement names somebody, directly or by one of their groups.
+pub(crate) fn is_named_approver(
+    requirement: &ApprovalRequirement,
+    actor: &ActorRef,
+    groups: &[String],
+) -> bool {
     let is_in = |name: &str| groups.iter().any(|group| group == name);
     requirement.approvers.iter().any(|name| {
         name == "*"

@@ -16,7 +16,7 @@ use warrant_protocol::approval::{Approval, ApprovalProblem, Wanted, check_approv
 use warrant_protocol::request::ActorRef;
 use warrant_protocol::{Event, RunId, RunState, Timestamp, TrustedKeys};
 
-use super::{ApproveError, Approved, Waiting, names};
+use super::{ApproveError, Approved, Waiting, is_named_approver};
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
 use crate::notary::{ApprovalRequirement, GrantedApproval, rows};
 use crate::random;
@@ -216,7 +216,8 @@ impl EmbeddedPlane {
     fn is_satisfied(&self, requirement: &ApprovalRequirement, held: &[GrantedApproval]) -> bool {
         let counts = |given: &&GrantedApproval| {
             let groups = self.groups_of(&given.actor.label());
-            given.level >= requirement.level && names(requirement, &given.actor, &groups)
+            given.level >= requirement.level
+                && is_named_approver(requirement, &given.actor, &groups)
         };
         let people: BTreeSet<&ActorRef> =
             held.iter().filter(counts).map(|given| &given.actor).collect();

@@ -17,7 +17,7 @@ use warrant_protocol::Digest;
 use warrant_protocol::wire::StoredBlob;
 
 use super::error::HttpError;
-use super::registry::Capability;
+use super::registry::{Capability, Principal};
 use super::service::{Shared, bearer, blocking};
 use super::{answer, body, no_route, peer_of};
 use crate::random;
@@ -35,10 +35,13 @@ pub(super) async fn store(
     request: Request,
 ) -> Result<Response, HttpError> {
     let peer = peer_of(&request);
-    if let Err(error) = may_write(&service, request.headers().clone(), peer).await {
-        body::drain_body(request.into_body());
-        return Err(error.unwrap_or_else(|| service.stranger(peer)));
-    }
+    let uploader = match may_write(&service, request.headers().clone(), peer).await {
+        Ok(uploader) => uploader,
+        Err(error) => {
+            body::drain_body(request.into_body());
+            return Err(error.unwrap_or_else(|| service.stranger(peer)));
+        }
+    };
     let limit = service.limits.blob_bytes;
     let announced = body::length_of(request.headers());
     let mut pieces = request.into_body().into_data_stream();
@@ -63,6 +66,9 @@ pub(super) async fn store(
         }
         let blob = writer.finish()?;
         let hash = blob.digest;
+        if let Some(uploader) = uploader {
+            service.plane.store().add_blob_uploader(&hash, &uploader.actor.label())?;
+        }
         service.plane.store().record_blobs(vec![blob], random::now()?)?;
         Ok(hash)
     });
@@ -95,23 +101,24 @@ pub(super) async fn store(
     Ok(answer::json(&StoredBlob { hash: written? }))
 }
 
-/// Whether the caller may store a blob: a principal who may, or the holder of a run.
+/// Whether the caller may store a blob: a principal who may, or the holder of a run. Returns who
+/// it is when it is a principal.
 async fn may_write(
     service: &Shared,
     headers: HeaderMap,
     peer: IpAddr,
-) -> Result<(), Option<HttpError>> {
+) -> Result<Option<Arc<Principal>>, Option<HttpError>> {
     let token = bearer(&headers).ok_or(None)?;
     if service.registry.principal(token).is_some() {
         // The reference answers 401 here; who they are is known, so 403 is the truth.
-        return service.admit((&headers, peer), Capability::BlobsWrite).map(drop).map_err(Some);
+        return service.admit((&headers, peer), Capability::BlobsWrite).map(Some).map_err(Some);
     }
     let opened = service.open_claim(token).map_err(|_| None)?;
     let is_held = blocking(service, move |service| {
         Ok(service.plane.store().holds(&opened.lease.run, opened.lease.epoch)?)
     });
     match is_held.await {
-        Ok(true) => Ok(()),
+        Ok(true) => Ok(None),
         Ok(false) => Err(None),
         Err(error) => Err(Some(error)),
     }
@@ -127,8 +134,14 @@ pub(super) async fn fetch(
     if digest.to_hex() != hash {
         return Err(no_route(&request));
     }
-    if !service.settings.compat.open_blob_reads {
-        may_read(&service, &request)?;
+    if !service.settings.compat.open_blob_reads
+        && let Some(caller) = may_read(&service, &request)?
+    {
+        let is_readable =
+            blocking(&service, move |service| Ok(service.may_read_blob(&caller, &digest)?));
+        if !is_readable.await? {
+            return Err(HttpError::missing("blob not found"));
+        }
     }
     let found = blocking(&service, move |service| {
         let found = service.plane.store().sized_blob(&digest);
@@ -148,15 +161,16 @@ pub(super) async fn fetch(
     Ok(response)
 }
 
-fn may_read(service: &Shared, request: &Request) -> Result<(), HttpError> {
+/// Returns who reads when it is a principal; a runner reads whatever its runs need.
+fn may_read(service: &Shared, request: &Request) -> Result<Option<Arc<Principal>>, HttpError> {
     let peer = peer_of(request);
     let Some(token) = bearer(request.headers()) else { return Err(service.stranger(peer)) };
     let is_runner =
         service.registry.runner_by_token(token).is_some() || service.open_claim(token).is_ok();
     if is_runner {
-        return Ok(());
+        return Ok(None);
     }
-    service.admit((request.headers(), peer), Capability::RunsRead).map(drop)
+    service.admit((request.headers(), peer), Capability::RunsRead).map(Some)
 }
 
 /// Reads a file piece by piece on a thread that may wait for the disk.

@@ -26,7 +26,7 @@ use crate::leases::actor_of;
 use crate::notary::Judgment;
 use crate::random;
 use crate::reception::{APPROVAL_WAIT_MS, Reception, Submission};
-use crate::store::{ListingFilter, RunRow, StoreError, SummaryRow};
+use crate::store::{Listing, ListingFilter, RunRow, StoreError, SummaryRow};
 
 type Answer = Result<Response, HttpError>;
 
@@ -190,10 +190,18 @@ pub(super) async fn list(
     query: Result<Query<ListQuery>, axum::extract::rejection::QueryRejection>,
     request: Request,
 ) -> Answer {
-    service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
+    let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
     let Query(query) = query.map_err(|_| HttpError::bad_request("the query cannot be read"))?;
     let filter = filter_of(query)?;
-    let page = blocking(&service, move |service| Ok(service.plane.store().page(&filter)?)).await?;
+    let page = blocking(&service, move |service| {
+        let Some(filter) = service.readable_filter(&caller, filter) else {
+            return Ok(Listing { runs: Vec::new(), next: None });
+        };
+        let mut page = service.plane.store().page(&filter)?;
+        page.runs.retain(|row| service.is_listed(&caller, row));
+        Ok(page)
+    });
+    let page = page.await?;
     let runs: Vec<RunSummary> = page.runs.into_iter().filter_map(summary).collect();
     let mut body = json!({"runs": runs});
     if let (Some(next), Value::Object(members)) = (page.next, &mut body) {
@@ -232,6 +240,7 @@ fn filter_of(query: ListQuery) -> Result<ListingFilter, HttpError> {
         pool: query.pool,
         requested_by: query.requester,
         agent_kind: query.agent,
+        readable_by: None,
         before: number("cursor", query.cursor)?,
         limit: u32::try_from(limit).unwrap_or(1000),
     })
@@ -261,8 +270,10 @@ pub(super) async fn view(
     Path(id): Path<String>,
     request: Request,
 ) -> Answer {
-    service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
-    let text = blocking(&service, move |service| service.view_text(&id)).await?;
+    let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
+    let text =
+        blocking(&service, move |service| service.view_text(service.readable_run(&caller, &id)?));
+    let text = text.await?;
     Ok(answer::json_text(text))
 }
 
@@ -279,8 +290,7 @@ impl PlaneService {
     }
 
     /// The view of a run as text: events are stored as text and stay it.
-    fn view_text(&self, id: &str) -> Result<String, HttpError> {
-        let row = self.run_row(id)?;
+    fn view_text(&self, row: RunRow) -> Result<String, HttpError> {
         let events = self.plane.store().events(&row.id)?;
         let judgment: Option<Judgment> = serde_json::from_str(&row.judgment).ok();
         let failure_message = events.last().and_then(|last| {
@@ -390,6 +400,9 @@ pub(super) async fn cancel(
     blocking(&service, move |service| {
         let run = named(&id)?;
         let row = service.plane.store().run(&run)?;
+        if !service.may_read_run(&caller, &row)? {
+            return Err(HttpError::unknown_run(&id));
+        }
         let is_own = row.requested_by == caller.actor.label();
         if !is_own && caller.role != PrincipalRole::Admin {
             return Err(HttpError::forbidden("only its requester or an admin cancels a run"));
@@ -431,9 +444,12 @@ pub(super) async fn bundle(
     Path(id): Path<String>,
     request: Request,
 ) -> Answer {
-    service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
+    let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
     let bundle = blocking(&service, move |service| {
         let run: RunId = id.parse().map_err(|_| HttpError::missing("bundle not available"))?;
+        if !service.may_read_named(&caller, &run) {
+            return Err(HttpError::missing("bundle not available"));
+        }
         Ok(service.plane.bundle(&run)?)
     });
     Ok(answer::json(&bundle.await?))

@@ -21,7 +21,7 @@ use warrant_protocol::RunId;
 
 use super::error::HttpError;
 use super::logs::LiveLog;
-use super::registry::Capability;
+use super::registry::{Capability, Principal};
 use super::service::{Shared, blocking};
 use super::waiting::{changed, going_down};
 use super::{answer, peer_of};
@@ -38,9 +38,9 @@ pub(super) async fn events(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, HttpError> {
-    service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
+    let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
     let from = last_id(request.headers()).map_or(0, |last| last + 1);
-    let row = blocking(&service, move |service| service.run_row(&id)).await?;
+    let row = blocking(&service, move |service| service.readable_run(&caller, &id)).await?;
     Ok(stream_of(move |lines| tell_events(service, row.id, from, lines)))
 }
 
@@ -83,9 +83,9 @@ pub(super) async fn logs(
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Response, HttpError> {
-    service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
+    let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
     let from = last_id(request.headers()).unwrap_or(0);
-    let row = blocking(&service, move |service| service.run_row(&id)).await?;
+    let row = blocking(&service, move |service| service.readable_run(&caller, &id)).await?;
     if row.state.is_terminal() {
         return Ok(stream_of(
             move |lines| async move { say(&lines, "event: end\ndata: {}\n\n").await },
@@ -132,11 +132,11 @@ pub(super) async fn changes(
     State(service): State<Shared>,
     request: Request,
 ) -> Result<Response, HttpError> {
-    service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
-    Ok(stream_of(move |lines| tell_changes(service, lines)))
+    let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
+    Ok(stream_of(move |lines| tell_changes(service, caller, lines)))
 }
 
-async fn tell_changes(service: Shared, lines: Lines) -> Option<()> {
+async fn tell_changes(service: Shared, caller: Arc<Principal>, lines: Lines) -> Option<()> {
     let mut changes = service.changes.listen();
     let mut draining = service.draining.subscribe();
     say(&lines, ": here\n\n").await?;
@@ -144,6 +144,7 @@ async fn tell_changes(service: Shared, lines: Lines) -> Option<()> {
         tokio::select! {
             run = changes.recv() => {
                 let data = match run {
+                    Ok(run) if !is_readable(&service, &caller, &run).await => continue,
                     Ok(run) => json!({"runId": run}),
                     // Too many to tell: whoever listens looks at the list again.
                     Err(_) => json!({}),
@@ -155,6 +156,16 @@ async fn tell_changes(service: Shared, lines: Lines) -> Option<()> {
             () = going_down(&mut draining) => return None,
         }
     }
+}
+
+/// Whether a run that changed is one that the caller may read.
+async fn is_readable(service: &Shared, caller: &Arc<Principal>, run: &RunId) -> bool {
+    if caller.reads_all() {
+        return true;
+    }
+    let (caller, run) = (Arc::clone(caller), run.clone());
+    let looked = blocking(service, move |service| Ok(service.may_read_named(&caller, &run)));
+    looked.await.unwrap_or(false)
 }
 
 fn stream_of<F>(tell: impl FnOnce(Lines) -> F) -> Response

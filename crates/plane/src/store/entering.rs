@@ -5,6 +5,7 @@ use rusqlite::{Connection, params};
 use warrant_protocol::{RunState, Timestamp, Transition};
 
 use super::StoreError;
+use super::blob_readers::note_workspace;
 use super::queue;
 use super::rows::{Entry, EventRow, NewRun, Owner, Sealing};
 use super::states::first_state;
@@ -50,6 +51,9 @@ pub(super) fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), St
         )?
         .execute(params![seq, run.prompt, run.judgment, run.request, entered.contract])?;
     insert_events(connection, (seq, 0), (&run.id, events))?;
+    if !run.is_local {
+        note_workspace(connection, seq, (&run.request, &run.requested_by))?;
+    }
     match entered.sealing {
         None => Ok(()),
         Some(Sealing { receipt_hash, receipt, at, .. }) => {

@@ -4,6 +4,7 @@ use rusqlite::{Row, params_from_iter};
 use warrant_protocol::{RunId, RunState, Timestamp};
 
 use super::read::{id_column, state_column};
+use super::states::in_state;
 use super::steps::timestamp_column;
 use super::{Store, StoreError};
 
@@ -47,6 +48,8 @@ pub struct ListingFilter {
     pub requested_by: Option<String>,
     /// Only those of this agent.
     pub agent_kind: Option<String>,
+    /// Only those that wait for approval, and those that this principal asked for or approved.
+    pub readable_by: Option<String>,
     /// Only those before this cursor.
     pub before: Option<u64>,
     /// At most this many.
@@ -108,6 +111,16 @@ fn choice(filter: &ListingFilter, limit: u32) -> (String, Vec<rusqlite::types::V
             narrowed.push_str(&format!(" AND {column} = ?"));
             texts.push(wanted.clone().into());
         }
+    }
+    if let Some(reader) = &filter.readable_by {
+        let is_awaiting = in_state(RunState::AwaitingApproval);
+        narrowed.push_str(&format!(
+            " AND seq IN (SELECT seq FROM runs WHERE {is_awaiting}
+                UNION SELECT run FROM approvals WHERE approver = ?
+                UNION SELECT seq FROM runs WHERE requested_by = ?)",
+        ));
+        texts.push(reader.clone().into());
+        texts.push(reader.clone().into());
     }
     let before = filter.before.unwrap_or(u64::MAX).min(i64::MAX as u64) as i64;
     let one = |state: Option<&RunState>| {

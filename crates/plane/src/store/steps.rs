@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use warrant_protocol::port::LeaseKey;
 use warrant_protocol::{Digest, RunId, RunState, Timestamp, Transition};
 
+use super::blob_readers::note_artifacts;
 use super::rows::{EventRow, Owner, Sealing};
 use super::states::{StateChange, in_states};
 use super::{StoreError, queue};
@@ -113,7 +114,7 @@ pub(super) fn insert_receipt(
     connection
         .prepare_cached("INSERT INTO receipts (run, hash, body, created_at) VALUES (?, ?, ?, ?)")?
         .execute(params![run_seq, hash.as_bytes(), body, at.unix_ms()])?;
-    Ok(())
+    note_artifacts(connection, run_seq, body)
 }
 
 /// Ends a run in `state`, if the table lets it end there from where it stands.

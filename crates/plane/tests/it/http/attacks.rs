@@ -270,6 +270,6 @@ fn a_requester_cancels_only_its_own_runs() {
     let run = plane.submit("true");
     let eve = plane.principal(&json!({"name": "eve", "role": "requester"}));
     let path = format!("/v1/runs/{run}/cancel");
-    assert_eq!(plane.client().call("POST", &path, Some(&eve), Some(&json!({}))).0, 403);
+    assert_eq!(plane.client().call("POST", &path, Some(&eve), Some(&json!({}))).0, 404);
     assert_eq!(plane.view(&run)["status"], "created");
 }
