@@ -1,9 +1,22 @@
-//! Who may say what in a chain: the table of [`warrant_protocol::event`], as a check.
+//! Who writes which event of a chain: the table of [`warrant_protocol::event`], as a function.
 
 use warrant_protocol::Event;
 
-/// Returns whether a runner may write this event; what only the plane knows, only it may say.
-pub(crate) const fn may_runner_say(event: &Event) -> bool {
+/// Who writes an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Author {
+    /// The plane alone: it decides, leases, starts, releases.
+    Plane,
+    /// The runner: it prepares, executes, observes.
+    Runner,
+    /// Whoever seals the receipt: it says how the run ended.
+    WhoeverSeals,
+    /// Nobody that is known here.
+    Nobody,
+}
+
+/// Returns who may write this event; what only the plane knows, only it may say.
+pub(crate) const fn author_of(event: &Event) -> Author {
     match event {
         Event::RunCreated {}
         | Event::RunClaimed { .. }
@@ -19,7 +32,7 @@ pub(crate) const fn may_runner_say(event: &Event) -> bool {
         | Event::RunStopping { .. }
         | Event::RunRequeued { .. }
         | Event::RunLost { .. }
-        | Event::ContractExpired { .. } => false,
+        | Event::ContractExpired { .. } => Author::Plane,
         Event::WorkspaceMaterialized { .. }
         | Event::CommandExecuted { .. }
         | Event::FileChanged { .. }
@@ -27,9 +40,6 @@ pub(crate) const fn may_runner_say(event: &Event) -> bool {
         | Event::ModelCalled { .. }
         | Event::BoundaryCrossed { .. }
         | Event::ArtifactCreated { .. }
-        | Event::RunCompleted {}
-        | Event::RunFailed { .. }
-        | Event::RunCancelled { .. }
         | Event::PreflightChecked { .. }
         | Event::PostureRefused { .. }
         | Event::GapFound { .. }
@@ -37,12 +47,15 @@ pub(crate) const fn may_runner_say(event: &Event) -> bool {
         | Event::GrantAdded { .. }
         | Event::PreimageBound { .. }
         | Event::OutputRecorded { .. }
-        | Event::OutcomeRecorded { .. }
         | Event::OperationPerformed { .. }
         | Event::PostureObserved { .. }
         | Event::CaptureRecorded { .. }
         | Event::ExportJudged { .. }
-        | Event::NetworkFolded { .. }
-        | Event::Unknown => true,
+        | Event::NetworkFolded { .. } => Author::Runner,
+        Event::OutcomeRecorded { .. }
+        | Event::RunCompleted {}
+        | Event::RunFailed { .. }
+        | Event::RunCancelled { .. } => Author::WhoeverSeals,
+        Event::Unknown => Author::Nobody,
     }
 }

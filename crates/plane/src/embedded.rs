@@ -9,12 +9,14 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::statvfs;
 use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 use warrant_protocol::event::FailureClass;
+use warrant_protocol::policy::DEFAULT_MAX_FALSE_CLAIMS;
 use warrant_protocol::port::{
     BlobRef, BlobWrite, Lease, LeaseKey, Plane, PlaneError, Renewal, Started,
 };
@@ -49,6 +51,10 @@ pub struct EmbeddedPlane {
     pub(crate) underway: Underway,
     /// The groups of everyone who may approve, by `human:name`.
     groups: Mutex<HashMap<String, Vec<String>>>,
+    /// How many false claims end a runner's enrollment.
+    most_false_claims: AtomicU64,
+    /// How many false claims were refused since somebody asked.
+    pub(crate) false_claims: AtomicU64,
 }
 
 type Finished = Arc<Mutex<HashMap<LeaseKey, Vec<NewBlob>>>>;
@@ -181,6 +187,8 @@ impl EmbeddedPlane {
             finished: Finished::default(),
             underway: Underway::default(),
             groups: Mutex::default(),
+            most_false_claims: AtomicU64::new(DEFAULT_MAX_FALSE_CLAIMS),
+            false_claims: AtomicU64::new(0),
         })
     }
 
@@ -221,6 +229,15 @@ impl EmbeddedPlane {
     /// not started will be refused.
     pub fn set_policy_hash(&self, hash: Digest) {
         *self.policy_hash.lock().unwrap_or_else(PoisonError::into_inner) = hash;
+    }
+
+    /// Says how many false claims end a runner's enrollment.
+    pub fn set_most_false_claims(&self, most: u64) {
+        self.most_false_claims.store(most, Ordering::Relaxed);
+    }
+
+    pub(crate) fn most_false_claims(&self) -> u64 {
+        self.most_false_claims.load(Ordering::Relaxed)
     }
 
     /// Says in which groups people are, by `human:name`.
@@ -317,7 +334,7 @@ impl Plane for EmbeddedPlane {
     }
 
     fn append(&self, lease: &LeaseKey, events: &[ChainedEvent]) -> Result<(), PlaneError> {
-        self.append_events(lease, events)
+        self.append_events(self.home.runner_id(), lease, events)
     }
 
     fn renew(&self, lease: &LeaseKey) -> Result<Renewal, PlaneError> {

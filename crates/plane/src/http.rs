@@ -27,6 +27,7 @@ mod service;
 pub mod settings;
 mod store_watch;
 mod tokens;
+mod visibility;
 mod waiting;
 mod watch;
 

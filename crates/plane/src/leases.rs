@@ -5,22 +5,27 @@
 //! of a run on its way are kept in memory, so that an append costs what it adds.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use warrant_protocol::event::FailureClass;
 use warrant_protocol::port::{Lease, LeaseKey, PlaneError, SecretValue, Started};
 use warrant_protocol::receipt::ReceiptStatus;
 use warrant_protocol::request::{ActorKind, ActorRef};
+use warrant_protocol::verify::SealedBundle;
 use warrant_protocol::{
-    Chain, ChainedEvent, Contract, Event, PublicKey, Receipt, RunId, RunState, RunnerId, Sealer,
-    Signer, Timestamp, fold,
+    Chain, ChainedEvent, Contract, Digest, Event, PublicKey, Receipt, RunId, RunState, RunnerId,
+    Signer, Timestamp,
 };
 
 use crate::embedded::EmbeddedPlane;
+use crate::evidence_check::{
+    EventRefusal, FalseClaim, StopKnowledge, check_completion, check_event,
+};
 use crate::notary::{rows, text};
+use crate::random;
 use crate::secrets::SecretsError;
-use crate::store::{Completion, Durability, EventRow, Owner, StoreError};
-use crate::{authorship, random};
+use crate::store::{Completion, Durability, EventRow, FalseClaimRow, Owner, StoreError};
 
 /// How many runs on their way are kept in memory; the rest is read from the store.
 const MAX_UNDERWAY: usize = 4096;
@@ -139,7 +144,7 @@ impl EmbeddedPlane {
         let now = random::now().map_err(PlaneError::failed)?;
         let mut held = self.take_held(lease)?;
         check_holder(holder, lease, &held.chain)?;
-        extend(&mut held.chain, events).map_err(|error| self.fenced_first(lease, error))?;
+        self.extend(holder, lease, (&mut held.chain, events))?;
         let secrets = self.release(&held.contract, now)?;
         let start = StartEvents::of(&held.contract, lease, held.chain, now);
         let extended = Arc::clone(&start.extended);
@@ -159,11 +164,13 @@ impl EmbeddedPlane {
     /// [`PlaneError`] when the events do not follow or the lease is over.
     pub fn append_events(
         &self,
+        holder: &RunnerId,
         lease: &LeaseKey,
         events: &[ChainedEvent],
     ) -> Result<(), PlaneError> {
         let mut held = self.take_held(lease)?;
-        extend(&mut held.chain, events).map_err(|error| self.fenced_first(lease, error))?;
+        check_holder(holder, lease, &held.chain)?;
+        self.extend(holder, lease, (&mut held.chain, events))?;
         let durability = if self.is_service() { Durability::Now } else { Durability::WithNext };
         self.store()
             .append_with(durability, lease, rows(events))
@@ -200,9 +207,8 @@ impl EmbeddedPlane {
     ) -> Result<Receipt, PlaneError> {
         let mut held = self.take_held(lease)?;
         check_holder(holder.id, lease, &held.chain)?;
-        extend(&mut held.chain, events).map_err(|error| self.fenced_first(lease, error))?;
-        check_receipt(holder, &held, &receipt)?;
-        self.check_artifacts(lease, &receipt)?;
+        self.extend(holder.id, lease, (&mut held.chain, events))?;
+        let receipt = self.check_ending(holder, lease, (held, receipt))?;
         let signed = receipt
             .countersign(Signer::Plane, self.home().plane_key())
             .map_err(PlaneError::failed)?;
@@ -226,12 +232,135 @@ impl EmbeddedPlane {
         Ok(signed)
     }
 
-    /// A runner whose lease is over is told just that: what it says cannot follow any more.
-    fn fenced_first(&self, lease: &LeaseKey, error: PlaneError) -> PlaneError {
-        match self.store().holds(&lease.run, lease.epoch) {
-            Ok(false) => PlaneError::Fenced(lease.run.clone()),
-            Ok(true) | Err(_) => error,
+    /// Adds a runner's events after checking that they follow and that a runner may say them.
+    fn extend(
+        &self,
+        holder: &RunnerId,
+        lease: &LeaseKey,
+        (chain, events): (&mut Chain, &[ChainedEvent]),
+    ) -> Result<(), PlaneError> {
+        let now = random::now().map_err(PlaneError::failed)?;
+        for event in events {
+            let known = usize::try_from(event.seq()).ok().and_then(|seq| chain.events().get(seq));
+            if known.is_some_and(|known| known.hash() == event.hash()) {
+                continue;
+            }
+            let field = |member: &str| format!("events[{}].{member}", event.seq());
+            let refused = if known.is_some() {
+                let detail = "another event stands at that place";
+                Err(EventRefusal::False(FalseClaim::new(field("seq"), detail)))
+            } else {
+                check_event(chain.events(), event, now)
+            };
+            let pushed = refused.and_then(|()| {
+                chain.push(event.clone()).map_err(|broken| {
+                    let claim = FalseClaim::new(field("hash"), broken.reason.to_string());
+                    EventRefusal::False(claim)
+                })
+            });
+            pushed.map_err(|refusal| self.refuse_event(holder, lease, (event.seq(), refusal)))?;
         }
+        Ok(())
+    }
+
+    fn refuse_event(
+        &self,
+        holder: &RunnerId,
+        lease: &LeaseKey,
+        (seq, refusal): (u64, EventRefusal),
+    ) -> PlaneError {
+        let chain_rejected = format!("event chain rejected at seq {seq}");
+        match refusal {
+            EventRefusal::False(claim) => {
+                self.refute(holder, lease, (&chain_rejected, vec![claim]))
+            }
+            EventRefusal::Unknown { event_type } => refused(&format!(
+                "{chain_rejected}: this plane does not know the event type {event_type}; upgrade it \
+                 or use a runner of its version"
+            )),
+        }
+    }
+
+    /// Checks a receipt with everything it stands on, and returns it.
+    fn check_ending(
+        &self,
+        holder: &Holder<'_>,
+        lease: &LeaseKey,
+        (held, receipt): (Held, Receipt),
+    ) -> Result<Receipt, PlaneError> {
+        let now = random::now().map_err(PlaneError::failed)?;
+        let requester = held.contract.body().requested_by.clone();
+        let bundle = SealedBundle {
+            contract: held.contract,
+            receipt,
+            chain: held.chain,
+            plane: self.home().plane_key().public().clone(),
+            runner: holder.key.clone(),
+        };
+        let stop = || {
+            Ok(StopKnowledge {
+                stop_by: self.store().run(&lease.run).map_err(store_error(&lease.run))?.stop_by,
+                runner: ActorRef { kind: ActorKind::Service, id: holder.id.to_string() },
+                // Whoever runs it in their own process stops it there.
+                requester: holder.liveness.map(|_| requester),
+            })
+        };
+        let checked = match check_completion(bundle, now, stop)? {
+            Ok(bundle) => self.missing_artifact(lease, &bundle.receipt)?.map_or(
+                Ok(bundle.receipt),
+                |digest| {
+                    let detail = format!("the artifact {digest} was never stored");
+                    let field = "receipt.workspaceOut.artifactHashes";
+                    Err(vec![FalseClaim::new(field, detail)])
+                },
+            ),
+            Err(claims) => Err(claims),
+        };
+        checked.map_err(|claims| {
+            self.refute(holder.id, lease, ("receipt runner verification failed", claims))
+        })
+    }
+
+    /// Records what a runner said that cannot be true, and returns what it is told. A runner
+    /// whose lease is over is told just that: what it says cannot follow any more.
+    fn refute(
+        &self,
+        runner: &RunnerId,
+        lease: &LeaseKey,
+        (what, claims): (&str, Vec<FalseClaim>),
+    ) -> PlaneError {
+        match self.store().holds(&lease.run, lease.epoch) {
+            Ok(true) => {}
+            Ok(false) => return PlaneError::Fenced(lease.run.clone()),
+            Err(error) => return PlaneError::failed(error),
+        }
+        let (Some(first), Ok(at)) = (claims.first(), random::now()) else {
+            return refused(what);
+        };
+        let details: Vec<String> = claims.iter().map(|claim| claim.detail.clone()).collect();
+        let row = FalseClaimRow {
+            runner: runner.to_string(),
+            run: lease.run.clone(),
+            epoch: lease.epoch,
+            field: shortened(&first.field),
+            detail: shortened(&details.join("; ")),
+            at,
+        };
+        tracing::warn!(
+            runner.id = %runner, run.id = %lease.run, field = %row.field, detail = %row.detail,
+            "refused what runner {runner} says about {}", lease.run,
+        );
+        let (field, detail) = (row.field.clone(), row.detail.clone());
+        let counted = match self.store().add_false_claim(row, self.most_false_claims()) {
+            Ok(counted) => counted,
+            Err(error) => return PlaneError::failed(error),
+        };
+        self.false_claims.fetch_add(1, Ordering::Relaxed);
+        if counted.is_revoked_now {
+            let total = counted.total;
+            tracing::error!(runner.id = %runner, total, "revoked runner {runner}: {total} false claims");
+        }
+        refused(&format!("{what}: {field}: {detail}"))
     }
 
     /// Returns the values of the contract's secrets after checking that it may start now.
@@ -296,16 +425,20 @@ impl EmbeddedPlane {
         self.keep_held(&key.run, Held { epoch: key.epoch, contract, chain });
     }
 
-    fn check_artifacts(&self, lease: &LeaseKey, receipt: &Receipt) -> Result<(), PlaneError> {
+    fn missing_artifact(
+        &self,
+        lease: &LeaseKey,
+        receipt: &Receipt,
+    ) -> Result<Option<Digest>, PlaneError> {
         let finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = finished.get(lease).map(Vec::as_slice).unwrap_or_default();
         for digest in &receipt.body().workspace_out.artifact_hashes {
             let is_waiting = waiting.iter().any(|blob| blob.digest == *digest);
             if !is_waiting && !self.store().has_blob(digest).map_err(PlaneError::failed)? {
-                return Err(refused("an artifact was never stored"));
+                return Ok(Some(*digest));
             }
         }
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -379,37 +512,9 @@ fn check_holder(holder: &RunnerId, lease: &LeaseKey, chain: &Chain) -> Result<()
     Err(PlaneError::Fenced(lease.run.clone()))
 }
 
-/// Adds a runner's events after checking that they follow and that a runner may say them.
-fn extend(chain: &mut Chain, events: &[ChainedEvent]) -> Result<(), PlaneError> {
-    for event in events {
-        let known = usize::try_from(event.seq()).ok().and_then(|seq| chain.events().get(seq));
-        match known {
-            Some(known) if known.hash() == event.hash() => continue,
-            Some(_) => return Err(rejected(event.seq(), "another event stands at that place")),
-            None => {}
-        }
-        // SECURITY: a runner must not write consents or releases into its own chain.
-        if !authorship::may_runner_say(event.event()) {
-            return Err(rejected(event.seq(), "a runner may not say this event"));
-        }
-        let pushed = chain.push(event.clone());
-        pushed.map_err(|broken| rejected(broken.seq, &broken.reason.to_string()))?;
-    }
-    Ok(())
-}
-
-fn check_receipt(holder: &Holder<'_>, held: &Held, receipt: &Receipt) -> Result<(), PlaneError> {
-    let failed =
-        |problem: &str| Err(refused(&format!("receipt runner verification failed: {problem}")));
-    if receipt.check_signature(Signer::Runner, holder.key).is_err() {
-        return failed("receipt runner signature invalid");
-    }
-    let sealer = Sealer::Runner { runner_id: holder.id.clone(), key_id: holder.key.id().clone() };
-    match fold(&held.contract, &held.chain, &sealer) {
-        Ok(folded) if folded == *receipt.body() => Ok(()),
-        Ok(_) => failed("the receipt does not follow from the chain"),
-        Err(why) => failed(&why.to_string()),
-    }
+/// Returns a text of at most 500 characters, for the record.
+fn shortened(text: &str) -> String {
+    text.chars().take(500).collect()
 }
 
 const fn state_of(status: ReceiptStatus) -> RunState {
@@ -427,10 +532,6 @@ pub(crate) fn actor_of(label: &str) -> ActorRef {
         Some((_, id)) => ActorRef { kind: ActorKind::Human, id: id.to_owned() },
         None => ActorRef { kind: ActorKind::Human, id: label.to_owned() },
     }
-}
-
-fn rejected(seq: u64, reason: &str) -> PlaneError {
-    refused(&format!("event chain rejected at seq {seq}: {reason}"))
 }
 
 pub(crate) fn refused(message: &str) -> PlaneError {

@@ -24,6 +24,7 @@ mod authorship;
 pub mod clock;
 pub mod doors;
 pub mod embedded;
+mod evidence_check;
 pub(crate) mod files;
 pub mod home;
 #[cfg(feature = "policy")]

@@ -12,10 +12,12 @@
 //! transaction of its start.
 
 mod approvals;
+mod blob_readers;
 mod blobs;
 mod checkpoint;
 mod commit;
 mod entering;
+mod false_claims;
 mod fleet;
 mod integrity;
 mod journal;
@@ -24,6 +26,7 @@ mod pages;
 mod queue;
 mod read;
 mod reading;
+mod recent;
 mod records;
 mod retention;
 mod rows;
@@ -52,11 +55,13 @@ use journal::Journal;
 use turns::Turns;
 
 pub use blobs::{BlobReader, BlobWriter, CheckedFile, DamagedBlob, INLINE_BYTES, NewBlob};
+pub use false_claims::{FalseClaimCount, FalseClaimRow};
 pub use fleet::{EnrollTokenRow, Enrolling, PrincipalRow, RunnerRow};
 pub use integrity::{BlobFacts, RunFacts};
 pub use pages::{Listing, ListingFilter, SummaryRow};
 pub use queue::{Abilities, Candidate};
 pub use read::{LiveRun, Page, RunFilter, RunRow, StoredEvent};
+pub use recent::RecentCounts;
 pub use records::{NewRecord, RecordRow, SessionRow};
 pub use retention::{BLOB_GRACE_MS, Swept};
 pub use rows::{

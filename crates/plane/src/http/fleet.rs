@@ -4,6 +4,7 @@
 //! answer, and its lease lasts as long as its contract lets the run take.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -244,6 +245,25 @@ impl PlaneService {
         }
     }
 
+    /// Returns what a runner is told whose message was not taken. When its false claims have
+    /// ended its enrollment, what else it holds is treated as a dead runner's from now on.
+    fn refused_runner(&self, opened: &Opened, error: PlaneError) -> HttpError {
+        let refuted = self.plane.false_claims.swap(0, Ordering::Relaxed);
+        if refuted > 0 {
+            self.metrics.add("runners.false_claims", refuted);
+        }
+        let is_revoked = |row: RunnerRow| row.revoked_at.is_some();
+        let runner = self.plane.store().runner(opened.runner.id.as_str());
+        if matches!(runner.map(|row| row.is_some_and(is_revoked)), Ok(true)) {
+            self.metrics.count("runners.revoked");
+            if let Err(failure) = self.reload_registry().and_then(|()| self.sweep()) {
+                // The next sweep tries again.
+                tracing::error!(error = %failure, "the runs of a revoked runner wait for a sweep");
+            }
+        }
+        error.into()
+    }
+
     pub(super) fn tell_queued(&self, run: &RunId) {
         if let Ok(row) = self.plane.store().run(run) {
             self.queued(&row);
@@ -332,7 +352,8 @@ pub(super) async fn start(
     let text = blocking(&service, move |service| {
         let wish = StartRun::from_value(&body::parse(&bytes)?)?;
         let opened = service.open_run(&wish.claim_token, &id)?;
-        let started = service.plane.start_lease(&opened.runner.id, &opened.lease, &wish.events)?;
+        let started = service.plane.start_lease(&opened.runner.id, &opened.lease, &wish.events);
+        let started = started.map_err(|error| service.refused_runner(&opened, error))?;
         service.metrics.count("runs.started");
         service.metrics.add("secrets.released", started.secrets.len() as u64);
         service.changes.tell(&opened.lease.run);
@@ -352,7 +373,8 @@ pub(super) async fn append(
     blocking(&service, move |service| {
         let wish = AppendEvents::from_value(&body::parse(&bytes)?)?;
         let opened = service.open_run(&wish.claim_token, &id)?;
-        service.plane.append_events(&opened.lease, &wish.events)?;
+        let added = service.plane.append_events(&opened.runner.id, &opened.lease, &wish.events);
+        added.map_err(|error| service.refused_runner(&opened, error))?;
         service.changes.tell(&opened.lease.run);
         Ok(())
     })
@@ -417,7 +439,8 @@ pub(super) async fn complete(
             Holder { id: &runner.id, key: &runner.key, liveness: None, lease_ms: LEASE_MS };
         let run = &opened.lease.run;
         let told = (wish.events.as_slice(), wish.receipt);
-        let receipt = service.plane.complete_run(&holder, &opened.lease, told)?;
+        let receipt = service.plane.complete_run(&holder, &opened.lease, told);
+        let receipt = receipt.map_err(|error| service.refused_runner(&opened, error))?;
         let status = receipt.body().status.as_str();
         service.metrics.count(&format!("runs.completed.{status}"));
         service.logs.end(run);

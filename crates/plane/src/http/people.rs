@@ -2,7 +2,7 @@
 
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use serde_json::json;
+use serde_json::{Value, json};
 use warrant_protocol::request::ActorKind;
 use warrant_protocol::wire::{
     EnrollTokenResult, IssueEnrollToken, IssuePrincipal, PrincipalSummary, PrincipalToken,
@@ -16,10 +16,13 @@ use super::service::{Shared, blocking};
 use super::settings::fresh_token;
 use super::{answer, body, peer_of};
 use crate::random;
-use crate::store::{EnrollTokenRow, PrincipalRow};
+use crate::store::{EnrollTokenRow, FalseClaimRow, PrincipalRow};
 
 /// How long a token that lets a runner in can be used.
 const ENROLL_TOKEN_MS: u64 = 3_600_000;
+
+/// How many false claims one answer lists.
+const MOST_FALSE_CLAIMS: u32 = 1000;
 
 type Answer = Result<Response, HttpError>;
 
@@ -158,6 +161,25 @@ pub(super) async fn runners(State(service): State<Shared>, request: Request) -> 
         })
         .collect();
     Ok(answer::json(&json!({"runners": summaries})))
+}
+
+/// `GET /v1/false-claims`: what runners said that the plane refuted, newest first.
+pub(super) async fn false_claims(State(service): State<Shared>, request: Request) -> Answer {
+    service.admit((request.headers(), peer_of(&request)), Capability::ExportRead)?;
+    let rows =
+        blocking(&service, |service| Ok(service.plane.store().false_claims(MOST_FALSE_CLAIMS)?));
+    let entry = |row: FalseClaimRow| {
+        json!({
+            "runnerId": row.runner,
+            "runId": row.run,
+            "epoch": row.epoch,
+            "field": row.field,
+            "detail": row.detail,
+            "at": row.at,
+        })
+    };
+    let all: Vec<Value> = rows.await?.into_iter().map(entry).collect();
+    Ok(answer::json(&json!({"falseClaims": all})))
 }
 
 /// `POST /v1/runners/:id/revoke`: it gets no more work, and what it holds is taken from it.

@@ -48,6 +48,9 @@ impl Principal {
                 matches!(wanted, C::RunsRead | C::RunsApprove | C::PolicyRead)
             }
             PrincipalRole::Enroller => matches!(wanted, C::RunnersRead),
+            PrincipalRole::Auditor => {
+                matches!(wanted, C::RunsRead | C::RunnersRead | C::PolicyRead | C::ExportRead)
+            }
         }
     }
 

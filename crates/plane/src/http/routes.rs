@@ -94,6 +94,8 @@ routes! {
     get "/v1/runners" people::runners, Principal, Nothing, "Every runner";
     post "/v1/runners/enroll" fleet::enroll, InBody, Json("Enroll"), "Let a runner in";
     post "/v1/runners/{id}/revoke" people::revoke_runner, Principal, Nothing, "Send a runner away";
+    get "/v1/false-claims" people::false_claims, Principal, Nothing,
+        "What runners said that the plane refuted, newest first";
     post "/v1/claims" fleet::claim, InBody, Json("ClaimRun"), "Ask for work";
     post "/v1/blobs" blobs::store, Bearer, Bytes, "Store a blob";
     get "/v1/blobs/{hash}" blobs::fetch, Bearer, Nothing, "Read a blob";

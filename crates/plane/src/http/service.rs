@@ -14,6 +14,7 @@ use tokio::sync::{Semaphore, watch};
 use warrant_policy::PolicySnapshot;
 use warrant_policy::facts::{History, Surroundings};
 use warrant_protocol::claim::{Claim, InvalidClaim};
+use warrant_protocol::policy::DEFAULT_MAX_FALSE_CLAIMS;
 use warrant_protocol::port::LeaseKey;
 use warrant_protocol::request::WorkspaceMode;
 use warrant_protocol::wire::TOKEN_BEYOND_LEASE_MS;
@@ -31,7 +32,7 @@ use super::tokens::TokenCache;
 use super::waiting::{Changes, Waiters, Wanted, going_down};
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
 use crate::home::Home;
-use crate::judge::{judge, no_policy_hash};
+use crate::judge::no_policy_hash;
 use crate::notary::Judgment;
 use crate::page::Tickets;
 use crate::random;
@@ -209,6 +210,8 @@ impl PlaneService {
     pub(crate) fn set_policy(&self, policy: Arc<PolicySnapshot>) {
         let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
         self.plane.set_policy_hash(policy.hash());
+        let most = policy.document().body().runners.max_false_claims;
+        self.plane.set_most_false_claims(most.unwrap_or(DEFAULT_MAX_FALSE_CLAIMS));
         *current = Some(policy);
     }
 
@@ -262,11 +265,11 @@ impl PlaneService {
             image: None,
             accepted_evidence: std::collections::BTreeMap::new(),
             data_classes: std::collections::BTreeSet::new(),
-            history: History { run_execs: 0, denies_10m: 0, spent_cents: 0 },
+            history: History::default(),
             now_ms: now.unix_ms(),
             approvals: Vec::new(),
         };
-        judge(self.policy().as_deref(), request, around)
+        self.plane.judge(self.policy().as_deref(), request, around)
     }
 
     /// Lets a caller in that may do `wanted`.

@@ -56,7 +56,7 @@ impl Store {
                 ),
                 [ended_before.unix_ms()],
             )?;
-            for table in ["events", "receipts", "approvals", "papers"] {
+            for table in ["events", "receipts", "approvals", "papers", "blob_runs"] {
                 let sql = format!("DELETE FROM {table} WHERE run IN (SELECT run FROM sweeping)");
                 connection.execute(&sql, [])?;
             }
@@ -99,6 +99,10 @@ impl Store {
                         params![digest.as_bytes(), stored_before.unix_ms()],
                     )?;
                     if gone == 1 {
+                        connection.execute(
+                            "DELETE FROM blob_uploaders WHERE digest = ?",
+                            [digest.as_bytes()],
+                        )?;
                         // Small ones have no file; a file that stays is only space.
                         let _ = fs::remove_file(file_of(&dir, &digest));
                     }

@@ -8,7 +8,7 @@ use super::StoreError;
 use crate::files::FileLock;
 
 /// The schema this program writes.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 const V1: &str = "
 CREATE TABLE runs (
@@ -225,8 +225,52 @@ CREATE INDEX reports_by_owner ON reports (owner, created_at, id);
 PRAGMA user_version = 5;
 ";
 
+/// What runners said that could be refuted, what each runner can do, whose blobs are whose, and
+/// counts of a requester's last minutes whatever came before them.
+const V6: &str = "
+CREATE TABLE false_claims (
+  id INTEGER PRIMARY KEY,
+  runner TEXT NOT NULL,
+  run TEXT NOT NULL,
+  epoch INTEGER NOT NULL,
+  field TEXT NOT NULL,
+  detail TEXT NOT NULL,
+  created_at INTEGER NOT NULL,
+  UNIQUE (runner, run, epoch, field, detail)
+) STRICT;
+CREATE TRIGGER false_claims_stay BEFORE UPDATE ON false_claims
+  BEGIN SELECT RAISE(ABORT, 'false claims are append-only'); END;
+ALTER TABLE runners ADD COLUMN abilities TEXT;
+CREATE INDEX runs_by_time ON runs (requested_by, created_at);
+CREATE INDEX runs_denied ON runs (requested_by, created_at) WHERE state = 'denied';
+CREATE TABLE blob_uploaders (
+  principal TEXT NOT NULL,
+  digest BLOB NOT NULL,
+  PRIMARY KEY (principal, digest)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX blob_uploaders_by_digest ON blob_uploaders (digest);
+CREATE INDEX approvals_by_approver ON approvals (approver, run);
+CREATE TABLE blob_runs (
+  digest BLOB NOT NULL,
+  run INTEGER NOT NULL,
+  PRIMARY KEY (digest, run)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX blob_runs_by_run ON blob_runs (run);
+INSERT OR IGNORE INTO blob_runs
+  SELECT unhex(artifact.value), receipts.run
+  FROM receipts, json_each(CASE WHEN json_valid(receipts.body) THEN receipts.body ELSE '{}' END,
+    '$.workspaceOut.artifactHashes') AS artifact
+  WHERE unhex(artifact.value) IS NOT NULL;
+INSERT OR IGNORE INTO blob_runs
+  SELECT unhex(found.value), papers.run
+  FROM papers, json_tree(CASE WHEN json_valid(papers.request) THEN papers.request ELSE '{}' END,
+    '$.workspace') AS found
+  WHERE found.type = 'text' AND length(found.value) = 64 AND unhex(found.value) IS NOT NULL;
+PRAGMA user_version = 6;
+";
+
 /// What leads from each version to the next; the first makes an empty database one of version 1.
-const STEPS: [&str; VERSION as usize] = [V1, V2, V3, V4, V5];
+const STEPS: [&str; VERSION as usize] = [V1, V2, V3, V4, V5, V6];
 
 /// Makes everything that a database of this version has.
 pub(super) fn make(connection: &Connection) -> Result<(), StoreError> {

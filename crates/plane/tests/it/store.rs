@@ -192,6 +192,13 @@ fn a_store_of_the_version_before_keeps_what_it_holds() {
            (SELECT prompt, judgment, request, contract FROM papers WHERE run = runs.seq);
          DROP TABLE papers;
          DROP TABLE reports;
+         DROP TABLE false_claims;
+         DROP TABLE blob_uploaders;
+         DROP TABLE blob_runs;
+         DROP INDEX approvals_by_approver;
+         DROP INDEX runs_by_time;
+         DROP INDEX runs_denied;
+         ALTER TABLE runners DROP COLUMN abilities;
          DROP TRIGGER requests_stay;
          CREATE TRIGGER contracts_stay BEFORE UPDATE OF contract, request, request_hash ON runs
            WHEN OLD.contract IS NOT NULL OR NEW.request IS NOT OLD.request

@@ -36,11 +36,14 @@ pub enum PrincipalRole {
     Approver,
     /// Let runners in.
     Enroller,
+    /// Read everything and change nothing. Ours.
+    Auditor,
 }
 
 impl PrincipalRole {
     /// Every role.
-    pub const ALL: [Self; 4] = [Self::Admin, Self::Requester, Self::Approver, Self::Enroller];
+    pub const ALL: [Self; 5] =
+        [Self::Admin, Self::Requester, Self::Approver, Self::Enroller, Self::Auditor];
 
     /// Returns the word on the wire.
     #[must_use]
@@ -50,6 +53,7 @@ impl PrincipalRole {
             Self::Requester => "requester",
             Self::Approver => "approver",
             Self::Enroller => "enroller",
+            Self::Auditor => "auditor",
         }
     }
 }

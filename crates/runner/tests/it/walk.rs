@@ -245,10 +245,21 @@ fn a_runner_cannot_write_consents_or_releases_into_its_chain() {
 
 #[test]
 fn a_receipt_that_does_not_follow_from_its_chain_is_not_countersigned() {
+    use std::collections::BTreeMap;
+    use warrant_protocol::execution::PrepareContext;
     use warrant_protocol::{Sealer, Signed, fold};
     let house = House::new();
     let lease = house.lease(request("echo hello"));
     let mut chain = lease.chain.clone();
+    for event in house.plane.start(&lease.key, &[]).unwrap().events {
+        chain.push(event).unwrap();
+    }
+    let from = chain.events().len();
+    let contract = lease.contract.body();
+    let context = PrepareContext { environment: &BTreeMap::new(), mock_agent: None };
+    let prepared = contract.execution_or_default().prepare(&contract.budget, &context).unwrap();
+    let executed = Event::CommandExecuted { argv_hash: prepared.hash(), exit_code: 0 };
+    chain.append(now(), &executed).unwrap();
     let outcome = Outcome::Exited { code: 0 };
     let usage = warrant_protocol::Usage::default();
     let recorded = Event::OutcomeRecorded { outcome, exit_code: Some(0), usage };
@@ -259,7 +270,7 @@ fn a_receipt_that_does_not_follow_from_its_chain_is_not_countersigned() {
         key_id: house.identity.key.public().id().clone(),
     };
     let mut body = fold(&lease.contract, &chain, &sealer).unwrap();
-    let events = &chain.events()[lease.chain.events().len()..];
+    let events = &chain.events()[from..];
     body.exit_code = Some(7);
     let lie = Signed::seal(&body, Signer::Runner, &house.identity.key).unwrap();
     assert!(house.plane.complete(&lease.key, events, lie).is_err());

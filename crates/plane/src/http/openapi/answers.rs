@@ -59,6 +59,7 @@ fn object_of(method: &str, path: &str) -> &'static str {
         ("get", "/v1/runners") => "RunnerList",
         ("post", "/v1/runners/enroll") => "EnrollResult",
         ("post", "/v1/runners/{id}/revoke") => "RunnerRevoked",
+        ("get", "/v1/false-claims") => "FalseClaimList",
         ("post", "/v1/claims") => "ClaimResult",
         ("post", "/v1/blobs") => "StoredBlob",
         ("get", "/v1/runs") => "RunList",
@@ -188,6 +189,16 @@ fn people() -> Value {
                 "runnerId": {"type": "string"}, "pool": pool(), "keyId": {"type": "string"},
                 "enrolledAt": moment(), "revoked": flag(), "lastSeenAt": moment(),
             }))),
+        })),
+        "FalseClaimList": object(&["falseClaims"], json!({
+            "falseClaims": list(&object(
+                &["runnerId", "runId", "epoch", "field", "detail", "at"],
+                json!({
+                    "runnerId": {"type": "string"}, "runId": {"type": "string"},
+                    "epoch": {"type": "integer"}, "field": {"type": "string"},
+                    "detail": {"type": "string"}, "at": moment(),
+                }),
+            )),
         })),
         "RunnerRevoked": object(&["runnerId", "revoked"], json!({
             "runnerId": {"type": "string"}, "revoked": flag(),

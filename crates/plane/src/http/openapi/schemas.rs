@@ -66,7 +66,7 @@ pub(super) fn requests() -> Value {
         "CancelRun": object(&[], json!({"actor": reference("ActorRef")})),
         "IssuePrincipal": object(&["name", "role"], json!({
             "name": text(128),
-            "role": {"enum": ["admin", "requester", "approver", "enroller"]},
+            "role": {"enum": ["admin", "requester", "approver", "enroller", "auditor"]},
             "kind": {"enum": ["human", "service"]},
             "groups": list(&text(128)),
         })),

@@ -123,20 +123,19 @@ fn worked(plane: &Plane, runner: &HandRunner) -> String {
 /// Holds a run until somebody cancels it, as a runner does, and ends it then.
 fn hold(plane: &Plane, runner: &HandRunner, mut held: HeldRun) {
     let began = std::time::Instant::now();
-    loop {
+    let actor = loop {
         assert!(began.elapsed().as_secs() < 280, "nobody cancelled it");
         let (status, answer) = runner.post(&held, "renew", &json!({"waitMs": 2_000}));
         assert_eq!(status, 200, "{answer}");
         if answer["directive"] == "stop" {
-            break;
+            break serde_json::from_value(answer["actor"].clone()).unwrap();
         }
-    }
+    };
     let log = blob(plane, b"all of the log\n");
     let kept = Event::ArtifactCreated { kind: ArtifactKind::Log, hash: log };
     held.chain.append(crate::support::now(), &kept).unwrap();
     let events = runner.told_since(&held, held.chain.events().len() - 1);
     assert_eq!(runner.post(&held, "events", &json!({"events": events})).0, 200);
-    let actor = crate::support::person("security");
     let (events, receipt) = runner.end(&mut held, &Event::RunCancelled { actor });
     let body = json!({"events": events, "receipt": receipt.to_value()});
     let (status, answer) = runner.post(&held, "complete", &body);

@@ -75,6 +75,7 @@ const ROUTES: &[(&str, &str, Guard, Takes, &str)] = &[
     ),
     ("POST", "/v1/enroll-tokens", Role("enroller"), Json(64 * KIB), ""),
     ("GET", "/v1/runners", Role("requester"), Nothing, ""),
+    ("GET", "/v1/false-claims", Role("requester"), Nothing, ""),
     ("POST", "/v1/runners/enroll", Enroll, Json(64 * KIB), ""),
     ("POST", "/v1/runners/{id}/revoke", Role("enroller"), Nothing, "/v1/runners/%2e%2e/revoke"),
     ("POST", "/v1/claims", Runner, Json(64 * KIB), ""),
