@@ -150,10 +150,10 @@ fn permits(contract: &ContractBody, chain: &Chain, host: &str) -> bool {
     if !contract.network.default_deny {
         return true;
     }
-    let host = host.trim_end_matches('.').to_lowercase();
-    let egress = contract.egress.iter().flatten().map(|rule| &rule.host);
-    let mut listed = contract.network.allow_hosts.iter().chain(egress);
-    listed.any(|listed| covers(listed.as_str(), &host))
+    let host = host.trim_end_matches('.').trim_matches(['[', ']']).to_lowercase();
+    let egress = contract.egress.iter().flatten().map(|rule| rule.host.as_str());
+    let hosts = contract.network.allow_hosts.iter().map(|host| host.as_str());
+    hosts.chain(egress).any(|listed| covers(listed, &host))
         || chain.events().iter().any(|event| match event.event() {
             Event::GrantAdded { kind, value, .. } => kind == "host" && covers(value, &host),
             _ => false,
