@@ -15,6 +15,7 @@ mod logs;
 mod own_plane;
 mod plane_client;
 mod progress;
+mod terminal;
 mod toml;
 mod ui;
 

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
+use crate::terminal::is_unsafe;
+
 /// Whether data for stdout went nowhere.
 static LOST: OnceLock<io::Error> = OnceLock::new();
 
@@ -97,7 +99,7 @@ fn write(stream: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 /// Returns text that came from elsewhere as one line that cannot drive a terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
-        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .flat_map(|c| if is_unsafe(c) { c.escape_default().collect() } else { vec![c] })
         .collect()
 }
 

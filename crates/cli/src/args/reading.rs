@@ -65,6 +65,10 @@ pub(crate) struct Log {
     /// Print one JSON object: its digest and its text, with bytes that are no UTF-8 replaced
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print the bytes as they are, also on a terminal, where escape codes are otherwise shown
+    /// and not obeyed
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) raw: bool,
 }
 
 #[derive(Debug, Args)]

@@ -17,6 +17,7 @@ use warrant_protocol::{ChainedEvent, Digest, Event, RunId, RunState, Timestamp};
 use crate::args::{Bundle, Export, Log, Runs, Watch};
 use crate::commands::remote::watch::{Style, show};
 use crate::exit::{Exit, Misuse};
+use crate::terminal::copy_to_stdout;
 use crate::ui;
 use warrant_govern::Desk;
 use warrant_govern::archive::run_named;
@@ -139,12 +140,8 @@ fn copy_artifact(
         return Ok(Exit::Success);
     };
     let mut blob = open_blob(records, &digest)?;
-    match io::copy(&mut blob, &mut io::stdout().lock()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot print it")
-        }
-        _ => Ok(Exit::Success),
-    }
+    copy_to_stdout(&mut blob, arguments.raw.into()).context("cannot print it")?;
+    Ok(Exit::Success)
 }
 
 /// Returns what a run's program said.

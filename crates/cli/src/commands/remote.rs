@@ -1,6 +1,6 @@
 //! The verbs against a plane: the same words as for this machine, answered over HTTP.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -20,6 +20,7 @@ use crate::exit::{Exit, Misuse};
 use crate::own_plane::OwnPlane;
 use crate::plane_client::{PlaneClient, home_of, run_id, write_login};
 use crate::progress::Meter;
+use crate::terminal::copy_to_stdout;
 use crate::ui;
 
 pub(crate) mod continuing;
@@ -218,8 +219,7 @@ pub(crate) fn artifact(plane: &PlaneClient, log: &Log, kind: &str) -> anyhow::Re
     } else if digest.is_none() {
         ui::note(&format!("{run} has no {kind}"));
     } else {
-        // A reader that went away saw what they wanted.
-        let _ = io::stdout().lock().write_all(&bytes);
+        copy_to_stdout(&mut bytes.as_slice(), log.raw.into()).context("cannot print it")?;
     }
     Ok(Exit::Success)
 }

@@ -147,7 +147,7 @@ impl Session<'_> {
             }
             ("undo", "") => self.undo()?,
             ("diff", "") => {
-                let log = Log { run: self.last_run()?, json: self.arguments.json };
+                let log = Log { run: self.last_run()?, json: self.arguments.json, raw: false };
                 reading::diff(Desk::open(self.home)?.plane().records(), &log)?
             }
             ("receipt", "") => {

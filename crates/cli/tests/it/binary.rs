@@ -243,3 +243,24 @@ fn the_master_key_comes_from_the_desktops_keyring() {
     assert!(said("other").ends_with("1\n"), "{}", said("other"));
     assert!(!directory.join("home/master.key").exists());
 }
+
+#[test]
+fn log_and_diff_cannot_drive_the_terminal_of_whoever_reads_them() {
+    let place = Place::new();
+    let script = r"printf '\033]0;owned\007\342\200\256x\n'; printf '\033[2Jgone' > new.txt";
+    let ran = place.json(&["sandbox", "exec", "--json", "--", "sh", "-c", script]);
+    let run = ran["runId"].as_str().unwrap();
+    for command in ["log", "diff"] {
+        let on_terminal = |raw: &str| {
+            let line = format!("exec {} {command} {run} {raw}", env!("CARGO_BIN_EXE_warrant"));
+            let mut script = Command::new("script");
+            script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
+            stdout(&place.placed(script).output().unwrap())
+        };
+        let shown = on_terminal("");
+        assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{command}: {shown:?}");
+        assert!(shown.contains("\\u{1b}"), "{command}: {shown:?}");
+        assert!(on_terminal("--raw").contains('\u{1b}'), "{command} --raw");
+        assert!(place.done(&[command, run]).contains('\u{1b}'), "{command} piped");
+    }
+}
