@@ -20,6 +20,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "bzip2", package: "bzip2" },
     Tool { program: "cc", package: "gcc" },
     Tool { program: "chromium", package: "chromium" },
+    Tool { program: "cmake", package: "cmake" },
     Tool { program: "column", package: "bsdextrautils" },
     Tool { program: "curl", package: "curl" },
     Tool { program: "dbus-run-session", package: "dbus-daemon" },
@@ -29,19 +30,32 @@ const TOOLS: &[Tool] = &[
     Tool { program: "jq", package: "jq" },
     Tool { program: "keyctl", package: "keyutils" },
     Tool { program: "kill", package: "procps" },
+    Tool { program: "make", package: "make" },
     Tool { program: "node", package: "nodejs" },
     Tool { program: "mkfs.btrfs", package: "btrfs-progs" },
     Tool { program: "mount", package: "mount" },
     Tool { program: "npm", package: "npm" },
     Tool { program: "openssl", package: "openssl" },
     Tool { program: "perl", package: "perl" },
+    Tool { program: "pg_createcluster", package: "postgresql" },
     Tool { program: "pip3", package: "python3-pip" },
     Tool { program: "pytest-3", package: "python3-pytest" },
     Tool { program: "python3", package: "python3" },
+    Tool { program: "redis-server", package: "redis-server" },
     Tool { program: "script", package: "bsdutils" },
     Tool { program: "secret-tool", package: "libsecret-tools" },
     Tool { program: "setpriv", package: "util-linux" },
+    Tool { program: "sqlite3", package: "sqlite3" },
     Tool { program: "strings", package: "binutils" },
+    Tool { program: "tmux", package: "tmux" },
+    Tool { program: "vim", package: "vim" },
+];
+
+/// Toolchains that are large to install, for [`crate::steps::toolchains`].
+const TOOLCHAINS: &[Tool] = &[
+    Tool { program: "ffmpeg", package: "ffmpeg" },
+    Tool { program: "go", package: "golang-go" },
+    Tool { program: "javac", package: "default-jdk-headless" },
 ];
 
 /// What the benchmarks' peers need besides.
@@ -55,6 +69,15 @@ const BENCH_TOOLS: &[Tool] =
 pub(crate) fn ensure() -> Result<(), String> {
     packages(TOOLS)?;
     clients::ensure()
+}
+
+/// Installs what is missing for the tests and the toolchains that are large.
+///
+/// # Errors
+/// A sentence naming what cannot be installed.
+pub(crate) fn ensure_toolchains() -> Result<(), String> {
+    ensure()?;
+    packages(TOOLCHAINS)
 }
 
 /// Installs what is missing for the tests and the benchmarks.

@@ -11,9 +11,10 @@ Chores of this repository
 Usage: cargo xtask <COMMAND>
 
 Commands:
-  test     Install what the tests need, then check format, lints, tests and documentation
-  install  Install what the tests need, and nothing else
-  bench    Run every benchmark and print its figures
+  test        Install what the tests need, then check format, lints, tests and documentation
+  install     Install what the tests need, and nothing else
+  toolchains  Install large toolchains too, and run each of them in the sandbox
+  bench       Run every benchmark and print its figures
 ";
 
 #[expect(
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["test"] => install::ensure().and_then(|()| steps::test()),
         ["install"] => install::ensure(),
+        ["toolchains"] => install::ensure_toolchains().and_then(|()| steps::toolchains()),
         ["bench"] => install::ensure_bench().and_then(|()| steps::bench()),
         ["--help" | "-h" | "help"] => {
             print!("{HELP}");

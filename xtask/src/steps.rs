@@ -35,12 +35,37 @@ const BENCH: &[Step] = &[Step {
     environment: &[],
 }];
 
+const TOOLCHAINS: &[Step] = &[Step {
+    name: "toolchains in the sandbox",
+    arguments: &[
+        "test",
+        "--package",
+        "warrant-sandbox",
+        "--test",
+        "it",
+        "--locked",
+        "--",
+        "--include-ignored",
+        "toolchains::",
+        "tools::",
+    ],
+    environment: &[],
+}];
+
 /// Runs every check; the first that fails ends it.
 ///
 /// # Errors
 /// A sentence naming the failed step.
 pub(crate) fn test() -> Result<(), String> {
     run(TEST)
+}
+
+/// Runs every toolchain in the sandbox, also those that are large.
+///
+/// # Errors
+/// A sentence naming the failed step.
+pub(crate) fn toolchains() -> Result<(), String> {
+    run(TOOLCHAINS)
 }
 
 /// Runs every benchmark.

@@ -29,5 +29,6 @@ mod remote;
 mod sockets;
 mod streams;
 mod supervisor;
+mod toolchains;
 mod tools;
 mod usage;
