@@ -10,6 +10,7 @@ mod continuing;
 mod doors;
 mod exec;
 mod fleet;
+mod keeping;
 mod reading;
 mod serving;
 mod setup;
@@ -19,6 +20,7 @@ pub(crate) use continuing::Continue;
 pub(crate) use doors::Doors;
 pub(crate) use exec::{Exec, Sandbox};
 pub(crate) use fleet::{Cancel, Login, PlaneArguments, Run, Runner, RunnerStart, Watch};
+pub(crate) use keeping::{Backup, Fsck, PassphraseSource, Restore};
 pub(crate) use reading::{Bundle, Export, Log, Pull, Runs, Undo, Verify};
 pub(crate) use serving::{Dev, Plane, PlaneStart};
 pub(crate) use setup::{Approve, Deny, Init, Keys, Policy, Secret};
@@ -182,6 +184,12 @@ pub(crate) enum Command {
     /// Make and inspect signing keys
     #[command(subcommand)]
     Keys(Keys),
+    /// Write the whole home into one file, while it is in use
+    Backup(Backup),
+    /// Put a backup back into an empty home
+    Restore(Restore),
+    /// Check everything that the home stores: database, runs, receipts, bundles, blobs
+    Fsck(Fsck),
     /// Say what this machine lacks for the strongest boundary, and the remedy
     Doctor {
         /// Print JSON

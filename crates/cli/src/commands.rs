@@ -18,6 +18,7 @@ mod dev;
 mod doors;
 mod exec;
 mod hook;
+mod keeping;
 mod keys;
 mod mcp;
 pub(crate) mod plane;
@@ -113,6 +114,9 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Runner(command) => runner::run(&cli.plane, command),
         Command::Init(arguments) => policy::init(home, &arguments),
         Command::Keys(command) => keys::run(home, command),
+        Command::Backup(arguments) => keeping::backup(home, &arguments),
+        Command::Restore(arguments) => keeping::put_back(home, &arguments),
+        Command::Fsck(arguments) => keeping::check(home, &arguments),
         Command::Doctor { json } => providers::doctor(json),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -5,11 +5,13 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use thiserror::Error;
+use warrant_protocol::succession::SuccessionRole;
 use warrant_protocol::{KeyRole, PublicKey, RunId, RunnerId, Timestamp, TrustedKeys};
 
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
 use crate::files::check_private;
 use crate::home::{Check, HomeError, approvers_of};
+use crate::retired::retired_keys;
 use crate::store::{Store, StoreError};
 
 /// Why something could not be taken out of the archive.
@@ -63,6 +65,19 @@ impl EmbeddedPlane {
         self.records().bundle(run)
     }
 
+    /// Returns the plane's key and the successions that lead to it, as they are told to everyone.
+    ///
+    /// # Errors
+    /// [`HomeError`] when a retired key cannot be read or believed.
+    pub fn plane_keys(&self) -> Result<Value, HomeError> {
+        let retired = retired_keys(self.home().root(), check_private)?;
+        let of_plane = retired.iter().filter(|retired| retired.role == SuccessionRole::Plane);
+        let successions: Vec<Value> =
+            of_plane.filter_map(|retired| Some(retired.succession.as_ref()?.to_value())).collect();
+        let key = self.home().plane_key().public();
+        Ok(json!({"planePublicKeyPem": key.pem(), "successions": successions}))
+    }
+
     /// Writes every event since a moment, one JSON object with its `runId` per line.
     ///
     /// # Errors
@@ -88,7 +103,13 @@ impl<'a> Records<'a> {
             .and(KeyRole::Plane, self.plane.clone())
             .and(KeyRole::Runner, self.runner.clone());
         let approvers = approvers_of(self.root, self.check)?.into_iter();
-        Ok(approvers.fold(trusted, |trusted, (_, key)| trusted.and(KeyRole::Approver, key)))
+        let trusted =
+            approvers.fold(trusted, |trusted, (_, key)| trusted.and(KeyRole::Approver, key));
+        let retired = retired_keys(self.root, self.check)?;
+        Ok(retired.into_iter().fold(trusted, |mut trusted, retired| {
+            trusted.retire(retired.role.key_role(), &retired.key, retired.retired_at);
+            trusted
+        }))
     }
 
     /// Returns the bundle of a run: everything a verifier needs but trust.
@@ -107,27 +128,43 @@ impl<'a> Records<'a> {
         let receipt = read("receipt", &receipt)?;
         let events: Result<Vec<_>, _> =
             self.store.events(run)?.iter().map(|event| read("chain", &event.body)).collect();
-        let plane = self.plane;
+        let retired = retired_keys(self.root, self.check).map_err(EmbeddedError::from)?;
+        let signed_by = |key: &PublicKey, role: SuccessionRole, id: Option<&str>| {
+            let known = retired.iter().filter(|retired| retired.role == role);
+            let used = known.map(|retired| &retired.key).find(|old| Some(old.id().as_str()) == id);
+            used.unwrap_or(key).pem().to_owned()
+        };
+        let issuer = contract.pointer("/issuer/keyId").and_then(Value::as_str);
+        let plane = signed_by(self.plane, SuccessionRole::Plane, issuer);
+        let sealed_with = receipt.pointer("/runner/keyId").and_then(Value::as_str);
         // Where no runner could sign, the plane stands in for it.
         let is_sealed_by_plane = receipt.get("sealedBy").is_some();
         let runner = match row.runner.as_deref() {
-            _ if is_sealed_by_plane => plane.pem().to_owned(),
+            _ if is_sealed_by_plane => plane.clone(),
             Some(id) if id != self.runner_id.as_str() => {
                 let damaged = || EmbeddedError::Damaged { what: "runner", run: run.clone() };
                 self.store.runner(id)?.ok_or_else(damaged)?.public_key_pem
             }
-            _ => self.runner.pem().to_owned(),
+            _ => signed_by(self.runner, SuccessionRole::Runner, sealed_with),
         };
-        Ok(json!({
+        let mut bundle = json!({
             "version": "warrant.bundle.v1",
             "contract": contract,
             "receipt": receipt,
             "events": events?,
             "keys": {
-                "planePublicKeyPem": plane.pem(),
+                "planePublicKeyPem": plane,
                 "runnerPublicKeyPem": runner,
             },
-        }))
+        });
+        let successions: Vec<Value> = retired
+            .iter()
+            .filter_map(|retired| Some(retired.succession.as_ref()?.to_value()))
+            .collect();
+        if let (false, Some(members)) = (successions.is_empty(), bundle.as_object_mut()) {
+            members.insert("successions".to_owned(), successions.into());
+        }
+        Ok(bundle)
     }
 
     /// Writes every event since a moment, one JSON object with its `runId` per line.

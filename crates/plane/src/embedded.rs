@@ -80,6 +80,9 @@ pub enum EmbeddedError {
         /// The limit.
         limit: u64,
     },
+    /// The home's keys cannot be read.
+    #[error(transparent)]
+    Home(#[from] crate::home::HomeError),
     /// Another process serves the home.
     #[error(transparent)]
     Serving(#[from] ServingError),
@@ -104,6 +107,7 @@ impl EmbeddedError {
             Self::Store(error) => error.is_of_writing(),
             Self::File(error) => files::is_of_writing(error),
             Self::NoRoom { .. } | Self::FileLimit { .. } => true,
+            Self::Home(error) => error.is_of_writing(),
             Self::Serving(_) | Self::Notary(_) | Self::Damaged { .. } => false,
         }
     }

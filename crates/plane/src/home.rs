@@ -27,6 +27,7 @@ use zeroize::Zeroizing;
 
 use crate::files::{self, FileLock};
 use crate::random;
+use crate::rotation::finish_rotation;
 use crate::sealed::{MasterKey, SealError, SealedBlob};
 
 /// What of the environment says where home is.
@@ -206,6 +207,9 @@ impl Home {
         if settings.version != SETTINGS_VERSION {
             return Err(HomeError::Settings(settings_file));
         }
+        for name in ["plane", "runner"] {
+            at(&root.join("keys"), finish_rotation(&root, name))?;
+        }
         let plane_key = read_key(&root.join("keys"), "plane", master.as_ref())?;
         let runner_key = read_key(&root.join("keys"), "runner", master.as_ref())?;
         Ok(Self { root, master, plane_key, runner_key, settings })
@@ -359,6 +363,11 @@ pub(crate) fn runner_of(root: &Path) -> Result<RunnerId, HomeError> {
 pub fn fresh_key() -> io::Result<SigningKey> {
     let seed = Zeroizing::new(random::bytes::<32>()?);
     Ok(SigningKey::from_seed(&seed))
+}
+
+/// Makes a fresh key that nothing seals.
+pub(crate) fn make_key(keys: &Path, name: &str) -> Result<(), HomeError> {
+    write_key(keys, name, None)
 }
 
 fn set_up(

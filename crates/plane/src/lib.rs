@@ -21,11 +21,13 @@
 pub mod approvals;
 pub mod archive;
 mod authorship;
+pub mod backup;
 pub mod clock;
 pub mod doors;
 pub mod embedded;
 mod evidence_check;
 pub(crate) mod files;
+pub mod fsck;
 pub mod home;
 #[cfg(feature = "policy")]
 pub mod http;
@@ -41,6 +43,8 @@ pub mod random;
 pub mod read_only;
 pub mod reap;
 pub mod reception;
+mod retired;
+pub mod rotation;
 pub mod sealed;
 pub mod secrets;
 pub mod serving;

@@ -147,6 +147,16 @@ fn hears(status: &str) -> bool {
     caught.is_some_and(|mask| mask & (1 << (WAKE.as_raw() - 1)) != 0)
 }
 
+/// Returns how many processes give a sign of life.
+pub(crate) fn count_living(dir: &Path) -> io::Result<usize> {
+    let mut living = 0;
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        living += usize::from(name.to_str().is_some_and(|name| !is_gone(dir, name)));
+    }
+    Ok(living)
+}
+
 /// Removes the signs of processes that are gone.
 pub(crate) fn sweep(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {

@@ -16,6 +16,7 @@ mod blob_readers;
 mod blobs;
 mod checkpoint;
 mod commit;
+mod copying;
 mod entering;
 mod false_claims;
 mod fleet;
@@ -55,6 +56,8 @@ use journal::Journal;
 use turns::Turns;
 
 pub use blobs::{BlobReader, BlobWriter, CheckedFile, DamagedBlob, INLINE_BYTES, NewBlob};
+pub use copying::DatabaseCopy;
+pub(crate) use copying::keep_log;
 pub use false_claims::{FalseClaimCount, FalseClaimRow};
 pub use fleet::{EnrollTokenRow, Enrolling, PrincipalRow, RunnerRow};
 pub use integrity::{BlobFacts, RunFacts};

@@ -11,8 +11,8 @@ use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::{Signer as _, Verifier as _, VerifyingKey};
 use thiserror::Error;
 
-use crate::Digest;
 use crate::text::wire_text;
+use crate::{Digest, Timestamp};
 
 const SPKI_PREFIX: [u8; 12] =
     [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
@@ -113,13 +113,22 @@ pub enum KeyRole {
 #[derive(Debug, Clone)]
 pub struct TrustedKeys {
     keys: Vec<(KeyRole, PublicKey)>,
+    retired: Vec<RetiredUse>,
+}
+
+/// Until when a key counts in a role.
+#[derive(Debug, Clone)]
+struct RetiredUse {
+    role: KeyRole,
+    key: [u8; 32],
+    until: Timestamp,
 }
 
 impl TrustedKeys {
     /// Returns a set that trusts nobody.
     #[must_use]
     pub const fn none() -> Self {
-        Self { keys: Vec::new() }
+        Self { keys: Vec::new(), retired: Vec::new() }
     }
 
     /// Returns the set with one more key.
@@ -133,6 +142,24 @@ impl TrustedKeys {
     #[must_use]
     pub fn trusts(&self, role: KeyRole, key: &PublicKey) -> bool {
         self.of(role).any(|trusted| trusted.key.as_bytes() == key.key.as_bytes())
+    }
+
+    /// Trusts a key for `role`, and nothing that is dated after `until`.
+    pub fn retire(&mut self, role: KeyRole, key: &PublicKey, until: Timestamp) {
+        if !self.trusts(role, key) {
+            self.keys.push((role, key.clone()));
+        }
+        self.retired.push(RetiredUse { role, key: *key.as_bytes(), until });
+    }
+
+    /// Returns the moment after which nothing that `key` signs in `role` counts, if there is one.
+    #[must_use]
+    pub fn retired_at(&self, role: KeyRole, key: &PublicKey) -> Option<Timestamp> {
+        let uses = self
+            .retired
+            .iter()
+            .filter(|retired| retired.role == role && retired.key == *key.as_bytes());
+        uses.map(|retired| retired.until).min()
     }
 
     /// Returns the keys trusted for `role`.

@@ -43,6 +43,7 @@ pub mod shared;
 pub mod signed;
 pub mod state;
 pub mod story;
+pub mod succession;
 mod text;
 pub mod time;
 pub mod validate;

@@ -19,6 +19,7 @@ use crate::event::Event;
 use crate::fold::{ended_as, is_ours};
 use crate::keys::{KeyRole, TrustedKeys};
 use crate::receipt::ReleasedSecret;
+use crate::succession::{CheckedSuccession, MOST_SUCCESSIONS, Succession, follow};
 use crate::{Chain, ChainedEvent, Contract, Digest, PublicKey, Receipt, Signer, json};
 
 /// A bundle whose every claim was checked against keys the caller trusts. Only [`verify`] makes one.
@@ -75,9 +76,12 @@ impl VerifiedBundle {
 /// # Errors
 /// Every [`Problem`] at once; a bundle that cannot be read has exactly one.
 pub fn verify(bundle: Bundle, trusted: &TrustedKeys) -> Result<VerifiedBundle, Vec<Problem>> {
+    let mut problems = Vec::new();
+    let followed = followed(&bundle, trusted, &mut problems);
+    let trusted = followed.as_ref().unwrap_or(trusted);
     let parts = Parts::read(bundle.into_raw(), trusted)
         .map_err(|Malformed(detail)| vec![Problem::Malformed { detail }])?;
-    let problems = check(&parts, trusted);
+    problems.extend(check(&parts, trusted));
     match (problems.is_empty(), parts.into_verified()) {
         (true, Some(verified)) => Ok(verified),
         (true, None) => Err(vec![Problem::EmptyChain]),
@@ -149,6 +153,31 @@ fn check(parts: &Parts, trusted: &TrustedKeys) -> Vec<Problem> {
     }
     ours::check(parts, trusted, &mut problems);
     problems
+}
+
+/// Returns the trusted keys with what follows from them by the successions that the bundle carries,
+/// if it carries any.
+fn followed(
+    bundle: &Bundle,
+    trusted: &TrustedKeys,
+    problems: &mut Vec<Problem>,
+) -> Option<TrustedKeys> {
+    let carried = bundle.raw().get("successions")?;
+    let read = json::view::<Vec<Succession>>(carried).map_err(|error| error.detail());
+    let checked = read.and_then(|carried| {
+        if carried.len() > MOST_SUCCESSIONS {
+            return Err(format!("more than {MOST_SUCCESSIONS} key successions"));
+        }
+        let checked: Result<Vec<_>, _> = carried.iter().map(CheckedSuccession::of).collect();
+        checked.map_err(|error| error.to_string())
+    });
+    match checked {
+        Ok(checked) => Some(follow(trusted, &checked)),
+        Err(detail) => {
+            problems.push(Problem::Succession { detail });
+            None
+        }
+    }
 }
 
 /// Checks a runner's receipt the way the reference's plane does before it countersigns:

@@ -295,9 +295,10 @@ impl Shared<'_> {
             mock: fleet.mock,
             most_output_bytes: MOST_OUTPUT_BYTES,
         };
+        let plane_key = fleet.plane.enrolled().plane_key();
         let surroundings = Surroundings {
             plane: fleet.plane,
-            plane_key: fleet.plane.enrolled().plane_key(),
+            plane_key: &plane_key,
             identity: fleet.plane.enrolled().identity(),
             backends: fleet.backends,
             pins: fleet.pins,

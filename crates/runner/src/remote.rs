@@ -28,7 +28,9 @@ use warrant_protocol::wire::{
     AppendEvents, ClaimResult, ClaimRun, CompleteResult, CompleteRun, Directive, DisconnectRule,
     HandBack, LeasedRun, RenewLease, RenewResult, RunnerAbilities, StartResult, StartRun,
 };
-use warrant_protocol::{Chain, ChainedEvent, Digest, Moment, Receipt, RunId, TimeSource, json};
+use warrant_protocol::{
+    Chain, ChainedEvent, Contract, Digest, Moment, Receipt, RunId, TimeSource, json,
+};
 
 pub use self::blobs::{BlobCache, LeaseBlobs};
 pub use self::enroll::{EnrollError, EnrollOptions, Enrolled, PinnedBy};
@@ -147,7 +149,21 @@ impl RemotePlane {
         match ClaimResult::from_value(&answer).map_err(malformed)? {
             ClaimResult::Empty if arrived.since(sent) >= PARKED_AT_LEAST => Ok(Claimed::Nothing),
             ClaimResult::Empty => Ok(Claimed::NothingYet),
-            ClaimResult::Leased(run) => self.take(*run, arrived).map(Claimed::Run),
+            ClaimResult::Leased(run) => {
+                self.follow_issuer(&run.contract);
+                self.take(*run, arrived).map(Claimed::Run)
+            }
+        }
+    }
+
+    /// Moves the pin when a contract names another issuer and the pinned key signed a succession.
+    /// If it does not move, the contract is refused where every contract is checked.
+    fn follow_issuer(&self, contract: &Contract) {
+        if contract.body().issuer.key_id == *self.enrolled.plane_key().id() {
+            return;
+        }
+        if let Err(error) = self.enrolled.follow_plane(&self.http) {
+            tracing::warn!(%error, "the plane's key successions cannot be read");
         }
     }
 

@@ -49,6 +49,18 @@ pub(crate) enum Keys {
         #[arg(long)]
         json: bool,
     },
+    /// Replace the plane's or the runner's key of this home; the old key signs the new one
+    #[command(
+        after_help = "The plane must be stopped and no run under way. Bundles made before still verify. Bundles\nmade later carry the succession, so whoever trusts the old key (--trust plane=OLD.pem) may\nfollow; runners follow by themselves. Nothing that the old key signs with a later date counts."
+    )]
+    Rotate {
+        /// Which key: plane or runner
+        #[arg(value_name = "WHICH", value_parser = ["plane", "runner"])]
+        which: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print the id of a key file, as contracts and receipts name it
     Id {
         /// A public or private key file

@@ -26,6 +26,7 @@ pub(crate) fn run(home: Option<&Path>, command: Keys) -> anyhow::Result<Exit> {
             }
         }
         Keys::New { name, json: as_json } => new(&name, as_json)?,
+        Keys::Rotate { which, json: as_json } => super::keeping::rotate_key(home, &which, as_json)?,
         Keys::Show { file, json: true } | Keys::Id { file, json: true } => {
             let key = named(&file)?;
             ui::json(&json!({"keyId": key.id(), "publicKey": key.pem().trim()}));

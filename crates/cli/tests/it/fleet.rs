@@ -289,3 +289,31 @@ fn a_runner_takes_its_token_from_a_file_or_the_environment() {
     let missing = start("missing").args(["--enroll-token-file", "/no/such/file"]).output().unwrap();
     assert_eq!(missing.status.code(), Some(2), "{}", crate::stderr(&missing));
 }
+
+#[test]
+fn a_fleet_goes_on_when_the_plane_key_is_replaced() {
+    let house = House::new();
+    let plane = house.start_plane("127.0.0.1:0");
+    let listen = plane.address();
+    let _runner = house.start_runner("one", &[]);
+    let before = house.submit(&script("echo before"));
+    let before = house.wait_for_bundles(&[before], Duration::from_secs(60)).remove(0);
+    house.verify(&before);
+    assert!(before.get("successions").is_none(), "nothing was replaced yet");
+    let served = house.local(&["keys", "rotate", "plane"]);
+    assert_eq!(served.status.code(), Some(1), "{}", crate::stderr(&served));
+    assert!(crate::stderr(&served).contains("already served"), "{}", crate::stderr(&served));
+    assert!(plane.drain().success());
+    let rotated = house.local(&["keys", "rotate", "plane", "--json"]);
+    assert_eq!(rotated.status.code(), Some(0), "{}", crate::stderr(&rotated));
+    // The runner was never stopped, and trusts the old key until then.
+    let _plane = house.start_plane(&listen);
+    let after = house.submit(&script("echo after"));
+    let after = house.wait_for_bundles(&[after], Duration::from_secs(60)).remove(0);
+    assert_eq!(after["receipt"]["status"], "completed", "{after}");
+    assert_ne!(after["keys"]["planePublicKeyPem"], before["keys"]["planePublicKeyPem"]);
+    // Who trusts the old key follows.
+    house.verify(&after);
+    let fsck = house.local(&["fsck"]);
+    assert_eq!(fsck.status.code(), Some(0), "{}{}", crate::stdout(&fsck), crate::stderr(&fsck));
+}

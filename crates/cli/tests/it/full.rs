@@ -257,6 +257,7 @@ fn a_plane_on_a_full_disk_is_not_ready_and_recovers() {
     let (status, refusal) = plane.call("POST /v1/blobs", &large);
     assert_eq!(status, 503, "{refusal}");
     assert!(refusal.contains("store_unwritable"), "{refusal}");
+    drop(file);
     std::fs::remove_file(&fill).unwrap();
     assert_eq!(plane.wait_ready(200), "{\"ready\":true}");
     let (_, metrics) = plane.call("GET /metrics", "");

@@ -244,3 +244,45 @@ fn a_socket_of_another_user_gets_no_token() {
     assert_eq!(String::from_utf8_lossy(&sent), "", "only who listens is asked");
     assert!(listener.accept().is_err(), "nothing else came");
 }
+
+#[test]
+fn a_home_is_saved_and_put_back_while_it_is_served() {
+    let served = Served::start();
+    let ran = served.here(&["sandbox", "exec", "--", "echo", "kept"]);
+    assert_eq!(stdout(&ran), "kept\n", "{}", stderr(&ran));
+    let there = |name: &str| served.directory.path().join(name);
+    fs::write(there("passphrase"), "a passphrase for a test\n").unwrap();
+    let (file, passphrase) = (there("home.backup"), there("passphrase"));
+    let (file, passphrase) = (file.to_str().unwrap(), passphrase.to_str().unwrap());
+    let keys = ["--with-keys", "--passphrase-file", passphrase];
+    let saved = served.here(&[&["backup", file, "--json"], &keys[..]].concat());
+    assert_eq!(saved.status.code(), Some(0), "{}", stderr(&saved));
+    assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+    let again = served.here(&["backup", file]);
+    assert_eq!(again.status.code(), Some(2), "{}", stderr(&again));
+    let sound = served.here(&["fsck", "--json"]);
+    assert_eq!(sound.status.code(), Some(0), "{}{}", stdout(&sound), stderr(&sound));
+    let into =
+        |name: &str, more: &[&str]| run_in(&there(name), &[&["restore", file], more].concat());
+    let over = into("home", &["--without-keys"]);
+    assert_eq!(over.status.code(), Some(2), "{}", stderr(&over));
+    assert!(stderr(&over).contains("not empty"), "{}", stderr(&over));
+    let put_back = into("copy", &["--passphrase-file", passphrase]);
+    assert_eq!(put_back.status.code(), Some(0), "{}", stderr(&put_back));
+    let listed = run_in(&there("copy"), &["runs", "--json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let run = listed["runs"][0]["runId"].as_str().unwrap().to_owned();
+    for home in ["home", "copy"] {
+        let verified = run_in(&there(home), &["verify", &run]);
+        assert_eq!(verified.status.code(), Some(0), "{home}: {}", stdout(&verified));
+    }
+    let database = there("copy").join("data/plane.db");
+    let mut bytes = fs::read(&database).unwrap();
+    let middle = bytes.len() / 2 / 4096 * 4096;
+    bytes[middle..middle + 100].fill(0xA5);
+    fs::write(&database, bytes).unwrap();
+    let damaged = run_in(&there("copy"), &["fsck", "--json"]);
+    assert_eq!(damaged.status.code(), Some(1), "{}{}", stdout(&damaged), stderr(&damaged));
+    let report: Value = serde_json::from_slice(&damaged.stdout).unwrap();
+    assert_eq!(report["sound"], false, "{report}");
+}

@@ -58,6 +58,15 @@ pub(super) async fn ready(State(service): State<Shared>) -> Response {
     response
 }
 
+/// `GET /v1/plane-keys`: the plane's key, and how it took over from earlier ones. All of it is
+/// public, and signed where it matters.
+pub(super) async fn plane_keys(State(service): State<Shared>) -> Answer {
+    let keys = blocking(&service, |service| {
+        service.plane.plane_keys().map_err(|error| HttpError::internal(&error))
+    });
+    Ok(answer::json(&keys.await?))
+}
+
 /// `GET /v1/metrics`.
 pub(super) async fn metrics(State(service): State<Shared>, request: Request) -> Answer {
     service.admit((request.headers(), peer_of(&request)), Capability::PolicyRead)?;

@@ -78,6 +78,7 @@ routes! {
     get "/v1/openapi.json" openapi::document, Open, Nothing, "This description";
     get "/v1/health" house::health, Open, Nothing, "Whether the process answers";
     get "/v1/ready" house::ready, Open, Nothing, "Whether the plane can work";
+    get "/v1/plane-keys" house::plane_keys, Open, Nothing, "The plane's key and its successions";
     get "/v1/metrics" house::metrics, Principal, Nothing, "Counters";
     get "/v1/policy" house::policy, Principal, Nothing, "The policy in force";
     put "/v1/policy" house::set_policy, Principal, Json("PolicyUpload"), "Put a policy in force";

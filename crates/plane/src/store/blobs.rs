@@ -150,7 +150,7 @@ impl Store {
     }
 }
 
-fn open_checked(dir: &Path, digest: Digest, size: u64) -> io::Result<BlobReader> {
+pub(super) fn open_checked(dir: &Path, digest: Digest, size: u64) -> io::Result<BlobReader> {
     let file = File::open(file_of(dir, &digest)).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => damaged(digest, "its file is missing"),
         _ => error,

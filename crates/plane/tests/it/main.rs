@@ -9,11 +9,13 @@
 )]
 
 mod approvals;
+mod backup;
 mod home;
 mod http;
 mod integrity;
 mod journal;
 mod model;
+mod rotation;
 mod secrets;
 mod states;
 mod store;

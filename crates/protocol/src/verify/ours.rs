@@ -16,7 +16,9 @@ use crate::fold::fold_with;
 use crate::keys::{KeyRole, TrustedKeys};
 use crate::receipt::{ReceiptBody, ReceiptStatus, SealedBy};
 use crate::signed::SignedBody;
-use crate::{Chain, ChainedEvent, Enforcement, Evidence, Outcome, Posture, Sealer, json};
+use crate::{
+    Chain, ChainedEvent, Enforcement, Evidence, Outcome, Posture, PublicKey, Sealer, json,
+};
 
 /// Members that contracts may call critical and that are understood here.
 const CONTRACT_MEMBERS: [&str; 30] = [
@@ -118,6 +120,25 @@ fn check_trust(parts: &Parts, trusted: &TrustedKeys, problems: &mut Vec<Problem>
     if !trusted.trusts(role, &parts.runner) {
         let key_id = parts.runner.id().clone();
         problems.push(Problem::UntrustedKey { role, key_id });
+    }
+    check_retired(parts, (KeyRole::Plane, &parts.plane, trusted), problems);
+    if role == KeyRole::Runner {
+        check_retired(parts, (role, &parts.runner, trusted), problems);
+    }
+}
+
+/// What a retired key signed counts when the plane dated it before the retirement.
+// LIMIT: the date is the signers' own word; whoever stole a retired key can write an earlier one.
+fn check_retired(
+    parts: &Parts,
+    (role, key, trusted): (KeyRole, &PublicKey, &TrustedKeys),
+    problems: &mut Vec<Problem>,
+) {
+    let Some(retired_at) = trusted.retired_at(role, key) else { return };
+    let issued_at = parts.contract.body().issued_at;
+    let last = parts.receipt.body().ended_at.max(issued_at);
+    if last > retired_at {
+        problems.push(Problem::RetiredKey { role, key_id: key.id().clone(), retired_at });
     }
 }
 

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::chain::BrokenChain;
-use crate::{KeyId, KeyRole};
+use crate::{KeyId, KeyRole, Timestamp};
 
 /// One thing that is wrong with a bundle. The first seventeen speak the reference's words.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -71,6 +71,22 @@ pub enum Problem {
         role: KeyRole,
         /// Which key.
         key_id: KeyId,
+    },
+    /// A key was used after it was retired.
+    #[error("{} key {key_id} was retired at {retired_at}, before this is dated", role_name(*.role))]
+    RetiredKey {
+        /// What it was used as.
+        role: KeyRole,
+        /// Which key.
+        key_id: KeyId,
+        /// Until when it counted.
+        retired_at: Timestamp,
+    },
+    /// A key succession in the bundle does not hold.
+    #[error("{detail}")]
+    Succession {
+        /// What is wrong.
+        detail: String,
     },
     /// A version text is missing or another one.
     #[error("{what} version is not {expected}")]
@@ -278,7 +294,10 @@ impl Problem {
             Self::ManifestHash => text("receipt.workspaceIn.manifestHash"),
             Self::SecretsReleased => text("receipt.secretsReleased"),
             Self::DiffHash => text("receipt.workspaceOut.diffHash"),
-            Self::UntrustedKey { role, .. } => format!("keys.{}", role_name(*role)),
+            Self::UntrustedKey { role, .. } | Self::RetiredKey { role, .. } => {
+                format!("keys.{}", role_name(*role))
+            }
+            Self::Succession { .. } => text("successions"),
             Self::Version { what, .. } => format!("{what}.version"),
             Self::UnknownCritical { object, .. } => format!("{object}.critical"),
             Self::Issuer => text("contract.issuer"),

@@ -3,20 +3,23 @@
 //! The identity is four files, readable by their owner alone: `identity.json` (id, token, pool),
 //! `runner.key.pem`, `runner.pub.pem`, `plane.pub.pem`. A runner enrolls only when one of the
 //! first three is missing. The plane's key is pinned then: given by the operator, or taken from
-//! the plane's own first answer, which is told. It is never changed by anything a plane says.
+//! the plane's own first answer, which is told. It moves only along successions that the pinned key
+//! itself signed; nothing else that a plane says changes it.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use thiserror::Error;
 use warrant_protocol::keys::InvalidKey;
+use warrant_protocol::succession::{CheckedSuccession, MOST_SUCCESSIONS, Succession};
 use warrant_protocol::wire::{Enroll, EnrollResult};
-use warrant_protocol::{PoolName, PublicKey, SigningKey, json as strict};
+use warrant_protocol::{KeyRole, PoolName, PublicKey, SigningKey, json as strict};
 
 use super::{CallError, Http};
 use crate::run::RunnerIdentity;
@@ -29,7 +32,8 @@ const RETRY_EVERY: Duration = Duration::from_secs(2);
 pub struct Enrolled {
     identity: RunnerIdentity,
     token: String,
-    plane_key: PublicKey,
+    plane_key: Arc<RwLock<PublicKey>>,
+    plane_file: PathBuf,
     pinned_by: PinnedBy,
 }
 
@@ -127,8 +131,26 @@ impl Enrolled {
 
     /// Returns the plane's pinned key.
     #[must_use]
-    pub const fn plane_key(&self) -> &PublicKey {
-        &self.plane_key
+    pub fn plane_key(&self) -> PublicKey {
+        self.plane_key.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks the plane whether its key took over from the pinned one, and moves the pin if the
+    /// pinned key itself signed that. Returns whether it moved.
+    ///
+    /// # Errors
+    /// [`EnrollError`] when the plane does not answer or the new pin cannot be kept.
+    // SECURITY: every step needs the signature of the key that is pinned then.
+    pub fn follow_plane(&self, http: &Http) -> Result<bool, EnrollError> {
+        let pinned = self.plane_key();
+        let followed = follow_from(http, &pinned)?;
+        if followed.as_bytes() == pinned.as_bytes() {
+            return Ok(false);
+        }
+        write_private(&self.plane_file, followed.pem().as_bytes())?;
+        tracing::warn!(old = %pinned.id(), new = %followed.id(), "the plane's key was replaced");
+        *self.plane_key.write().unwrap_or_else(PoisonError::into_inner) = followed;
+        Ok(true)
     }
 
     /// Returns where the pinned key comes from.
@@ -152,7 +174,7 @@ impl Enrolled {
         check_private(data, 0o022)?;
         let files = Files::of(data);
         if files.all.iter().all(|path| path.exists()) {
-            return files.load(options);
+            return files.load(http, options);
         }
         let key = files.key(options.seed)?;
         let enrolled = enroll(http, &key, options)?;
@@ -166,7 +188,8 @@ impl Enrolled {
         });
         write_private(&files.identity, format!("{identity}\n").as_bytes())?;
         let identity = RunnerIdentity { id: enrolled.runner_id, key, pool: options.pool.clone() };
-        Ok(Self { identity, token: enrolled.runner_token, plane_key, pinned_by })
+        let (plane_key, plane_file) = (Arc::new(RwLock::new(plane_key)), files.plane);
+        Ok(Self { identity, token: enrolled.runner_token, plane_key, plane_file, pinned_by })
     }
 }
 
@@ -186,7 +209,7 @@ impl Files {
         Self { identity, secret, public, plane: data.join("plane.pub.pem"), all }
     }
 
-    fn load(&self, options: &EnrollOptions<'_>) -> Result<Enrolled, EnrollError> {
+    fn load(&self, http: &Http, options: &EnrollOptions<'_>) -> Result<Enrolled, EnrollError> {
         for path in &self.all {
             check_private(path, 0o077)?;
         }
@@ -202,10 +225,15 @@ impl Files {
         let (plane_key, pinned_by) = match (options.plane_key, self.plane.exists()) {
             (Some(given), true) => {
                 let pinned = read_public(&self.plane)?;
-                if pinned.as_bytes() != given.as_bytes() {
-                    return Err(EnrollError::OtherPlane);
+                let is_given = |key: &PublicKey| key.as_bytes() == given.as_bytes();
+                if !is_given(&pinned) {
+                    let followed = follow_from(http, &pinned);
+                    if !followed.is_ok_and(|followed| is_given(&followed)) {
+                        return Err(EnrollError::OtherPlane);
+                    }
+                    write_private(&self.plane, given.pem().as_bytes())?;
                 }
-                (pinned, PinnedBy::Operator)
+                (given.clone(), PinnedBy::Operator)
             }
             (Some(given), false) => {
                 write_private(&self.plane, given.pem().as_bytes())?;
@@ -219,7 +247,9 @@ impl Files {
             key: read_secret(&self.secret)?,
             pool,
         };
-        Ok(Enrolled { identity, token: word("runnerToken")?.to_owned(), plane_key, pinned_by })
+        let token = word("runnerToken")?.to_owned();
+        let (plane_key, plane_file) = (Arc::new(RwLock::new(plane_key)), self.plane.clone());
+        Ok(Enrolled { identity, token, plane_key, plane_file, pinned_by })
     }
 
     /// Returns the key of an enrollment that did not finish, or a new one.
@@ -258,6 +288,28 @@ fn enroll(
             Err(error) => return Err(EnrollError::Plane(error)),
         }
     }
+}
+
+/// Returns the key to which the successions lead that the plane tells, from `pinned` on.
+fn follow_from(http: &Http, pinned: &PublicKey) -> Result<PublicKey, EnrollError> {
+    let answer = http.get("/v1/plane-keys", None).map_err(EnrollError::Plane)?;
+    let told = answer.get("successions").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut steps = Vec::new();
+    for value in told.into_iter().take(MOST_SUCCESSIONS) {
+        // One that does not hold leads nowhere; the others may.
+        let step = Succession::from_value(value).ok();
+        let step = step.and_then(|step| CheckedSuccession::of(&step).ok());
+        steps.extend(step.filter(|step| step.role() == KeyRole::Plane));
+    }
+    let mut key = pinned.clone();
+    for _ in 0..steps.len() {
+        let next = steps.iter().find(|step| step.old_key().as_bytes() == key.as_bytes());
+        match next {
+            Some(step) => key = step.new_key().clone(),
+            None => break,
+        }
+    }
+    Ok(key)
 }
 
 /// Returns the key of the plane from now on.

@@ -119,7 +119,7 @@ impl House {
     }
 
     /// Runs a command on the home of the plane itself.
-    fn local(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn local(&self, arguments: &[&str]) -> Output {
         crate::warrant().arg("--home").arg(self.home()).args(arguments).output().unwrap()
     }
 

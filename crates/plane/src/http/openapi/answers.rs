@@ -44,6 +44,7 @@ fn object_of(method: &str, path: &str) -> &'static str {
     match (method, path) {
         ("get", "/v1/openapi.json") => "Description",
         ("get", "/v1/health") => "Health",
+        ("get", "/v1/plane-keys") => "PlaneKeys",
         ("get", "/v1/metrics") => "Counters",
         ("get", "/v1/policy") => "PolicyView",
         ("put", "/v1/policy") => "PolicySet",
@@ -124,6 +125,10 @@ fn house() -> Map<String, Value> {
             "id": {"type": "string"},
             "event": {"enum": ["event", "state", "log", "change", "end"]},
             "data": {"type": "string", "description": "JSON; a piece of a log is base64"},
+        })),
+        "PlaneKeys": object(&["planePublicKeyPem", "successions"], json!({
+            "planePublicKeyPem": {"type": "string"},
+            "successions": list(&json!({"type": "object"})),
         })),
         "Health": object(&["ok", "service"], json!({"ok": flag(), "service": {"type": "string"}})),
         "Ready": object(&["ready"], json!({

@@ -50,6 +50,7 @@ const ROUTES: &[(&str, &str, Guard, Takes, &str)] = &[
     ("GET", "/v1/openapi.json", Open, Nothing, ""),
     ("GET", "/v1/health", Open, Nothing, ""),
     ("GET", "/v1/ready", Open, Nothing, ""),
+    ("GET", "/v1/plane-keys", Open, Nothing, ""),
     ("GET", "/v1/metrics", Role("enroller"), Nothing, ""),
     ("GET", "/v1/policy", Role("enroller"), Nothing, ""),
     ("PUT", "/v1/policy", Role("requester"), Json(4 * MIB), ""),
