@@ -14,6 +14,7 @@ mod home;
 mod http;
 mod integrity;
 mod journal;
+mod migrations;
 mod model;
 mod rotation;
 mod secrets;
