@@ -12,6 +12,7 @@ use crate::init::{self, Descriptors, Orders};
 use crate::message::{At, Failure, Message, Step, WITH_TERMINAL, Word};
 use crate::mounts::{self, Root, Wanted};
 use crate::network;
+use crate::observe;
 use crate::seccomp::Filter;
 use crate::spec::{Groups, Identity, Spec, Stdio};
 use crate::sys::{self, Errno, Fd};
@@ -73,6 +74,7 @@ fn build<'a>(plan: &Plan<'a>) -> Result<Built<'a>, Failure> {
     // SAFETY: pointer and length come from one slice.
     unsafe { sys::call(libc::SYS_sethostname, [name.as_ptr() as usize, name.len(), 0, 0, 0, 0]) }
         .at(Step::Hostname)?;
+    let namespaces = observe::look_at_namespaces();
     let Root { root, scratch, all_shown } = mounts::build(&Wanted::of_jail(spec), &plan.scratch)?;
     mounts::enter(root)?;
     let terminal = match spec.program.stdio {
@@ -85,7 +87,10 @@ fn build<'a>(plan: &Plan<'a>) -> Result<Built<'a>, Failure> {
         flags |= WITH_TERMINAL;
     }
     fds.push_front(scratch).at(Step::Handshake)?;
-    Message::new(Word::Built, flags, 0).send(plan.control, fds.as_slice()).at(Step::Handshake)?;
+    let seen = namespaces.and(observe::look_at_root()).to_bits();
+    Message::new(Word::Built, flags, seen)
+        .send(plan.control, fds.as_slice())
+        .at(Step::Handshake)?;
     await_word(plan.control, Word::Go)?;
     let walls = &spec.walls;
     let stricter = walls.seccomp_without_overlays.as_ref().filter(|_| !all_shown);

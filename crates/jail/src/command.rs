@@ -13,6 +13,7 @@ use libc::{c_char, c_int, c_void};
 use crate::child::ioctl;
 use crate::landlock;
 use crate::message::{At, Failure, Message, Step, Word};
+use crate::observe;
 use crate::seccomp::Filter;
 use crate::spec::{Capabilities, Exec, Program, Resource, Rlimit, Stdio, Walls};
 use crate::sys::{self, Errno, Fd};
@@ -148,13 +149,18 @@ fn confine(beginning: &Beginning<'_>, placed: &Placed) -> Result<Errno, Failure>
         landlock::restrict(rules).at(Step::Landlock)?;
     }
     reset_signals();
+    let mut seen = observe::look_at_process(walls);
     if let Some(gate) = placed.gate {
         // Whoever should open it ends everyone when it ends.
         sys::read(gate, &mut [0; 8]).at(Step::Init)?;
     }
     if let Some(filter) = filter {
         filter.install().at(Step::Seccomp)?;
+        seen = seen.and(observe::look_at_filter());
     }
+    Message::new(Word::Observed, seen.to_bits(), 0)
+        .send(placed.control, &[])
+        .at(Step::Handshake)?;
     Ok(execute(start, placed.executable))
 }
 

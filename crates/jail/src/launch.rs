@@ -12,6 +12,7 @@ use crate::init;
 use crate::keeper;
 use crate::message::{Message, Step, WITH_TERMINAL, Word};
 use crate::mounts::{ScratchOptions, Wanted};
+use crate::observe::{self, Confinement};
 use crate::spec::{Groups, Identity, Spec, Tether, View};
 use crate::sys::{self, Errno};
 use crate::view;
@@ -75,6 +76,8 @@ pub struct Handed {
     pub terminal: Option<OwnedFd>,
     /// The listeners, in the order of the spec.
     pub listeners: Vec<OwnedFd>,
+    /// What pid 1 sees of its namespaces and its root.
+    pub seen: Confinement,
 }
 
 /// A directory made ready for someone who is jailed already.
@@ -93,6 +96,8 @@ pub enum Event {
     Ended(i32),
     /// The program could not be executed.
     NotExecuted(Errno),
+    /// The program's process is about to execute, and sees this of itself.
+    Observed(Confinement),
     /// A step failed after the jail was built.
     Failed(LaunchError),
     /// The deadline passed.
@@ -146,6 +151,7 @@ struct CloneArgs {
 pub fn launch(spec: Spec) -> Result<Starting, LaunchError> {
     let prepare = |errno: Errno| LaunchError { step: Step::Prepare, errno };
     let (control, theirs) = socket_pair().map_err(prepare)?;
+    observe::look_at_supervisor();
     let identity = spec.identity;
     let privileged = !is_own(identity);
     let own_maps = (!privileged).then(|| own_maps(identity));
@@ -317,8 +323,8 @@ impl Going {
     /// The step that failed; then nothing is left.
     pub fn built(self) -> Result<(Jail, Handed), LaunchError> {
         let (message, mut fds) = self.jail.receive_with_descriptors()?;
-        let flags = match message {
-            Some(Message { word: Word::Built, a, .. }) => a,
+        let (flags, seen) = match message {
+            Some(Message { word: Word::Built, a, b }) => (a, Confinement::of_bits(b)),
             Some(Message { word: Word::Failed, a, b }) => {
                 return Err(LaunchError { step: Step::from_index(a), errno: Errno(b) });
             }
@@ -330,7 +336,7 @@ impl Going {
             Root::Keeper => None,
         };
         let terminal = if flags & WITH_TERMINAL != 0 { Some(take()?) } else { None };
-        Ok((self.jail, Handed { scratch, terminal, listeners: fds }))
+        Ok((self.jail, Handed { scratch, terminal, listeners: fds, seen }))
     }
 }
 
@@ -364,6 +370,7 @@ impl Jail {
             Some(Message { word, a, b }) => match word {
                 Word::Ended => Event::Ended(a),
                 Word::NotExecuted => Event::NotExecuted(Errno(a)),
+                Word::Observed => Event::Observed(Confinement::of_bits(a)),
                 Word::Overdue => Event::Overdue,
                 Word::Crowded => Event::Crowded,
                 Word::Failed => {

@@ -34,6 +34,7 @@ mod launch;
 mod message;
 mod mounts;
 mod network;
+mod observe;
 pub mod seccomp;
 pub mod spec;
 mod sys;
@@ -49,6 +50,7 @@ pub use launch::{
     tether,
 };
 pub use message::Step;
+pub use observe::{Confinement, Fact};
 pub use spec::{
     Attributes, Capabilities, Entry, Exec, Groups, Hidden, HostPath, Identity, LandlockRules,
     Listener, ListenerKind, Mount, Program, Resource, Rlimit, Scratch, Source, Spec, Stdio, Tether,

@@ -12,7 +12,7 @@ pub(crate) enum Word {
     Mapped,
     /// Supervisor: the program may start.
     Go,
-    /// Pid 1: the jail stands; `a` says which descriptors come along.
+    /// Pid 1: the jail stands; `a` says which descriptors come along, `b` what it sees of itself.
     Built,
     /// Pid 1: the step `a` failed with error `b`.
     Failed,
@@ -29,10 +29,12 @@ pub(crate) enum Word {
     /// Usher: a socket of family `a` is wanted, listening on port `b` if that is not zero; and
     /// the answer that brings it.
     Socket,
+    /// The program's process, just before it executes: `a` is what it sees of itself.
+    Observed,
 }
 
 impl Word {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Mapped,
         Self::Go,
         Self::Built,
@@ -43,6 +45,7 @@ impl Word {
         Self::Crowded,
         Self::Stop,
         Self::Socket,
+        Self::Observed,
     ];
 }
 

@@ -139,6 +139,7 @@ impl Hermetic {
         let root = open(&invocation.files.workspace, flags, Mode::empty())
             .map_err(|errno| failed("opening the workspace")(errno.into()))?;
         let worker = self.pool.take().map_err(failed("starting the worker"))?;
+        let posture = posture::of_sealed_run(&worker);
         let ended = supervise(worker, request, (Some(root.as_fd()), &invocation.stdin), watch)
             .map_err(failed("watching the worker"))?;
         Ok(RunReport {
@@ -146,7 +147,7 @@ impl Hermetic {
             usage: ended.usage,
             stdout: ended.stdout,
             stderr: ended.stderr,
-            posture: self.probe(),
+            posture,
             upper: None,
             operation: None,
         })
@@ -203,6 +204,7 @@ impl Backend for Hermetic {
         if let Some(warmth) = &self.warmth {
             warmth.refill_later();
         }
-        Ok(RunReport { posture: self.probe(), ..report? })
+        let report = report?;
+        Ok(RunReport { posture: posture::of_jailed_run(report.posture), ..report })
     }
 }

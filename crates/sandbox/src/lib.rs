@@ -21,6 +21,7 @@ pub mod port;
 pub mod process;
 #[cfg(feature = "remote")]
 pub mod remote;
+mod sight;
 mod started;
 mod streams;
 mod supervise;

@@ -72,6 +72,9 @@ impl Faults {
 /// What only a wall around the worker would hold.
 const WALLS: [&str; 4] = ["processes.namespace", "syscalls", "privileges", "ipc"];
 
+/// What is looked at from time to time.
+const SAMPLED: [&str; 2] = ["limits.cpu", "limits.memory"];
+
 /// Interprets scripts over an empty filesystem in memory.
 #[derive(Debug)]
 pub struct Mock {
@@ -133,6 +136,8 @@ impl Backend for Mock {
         let component = |(name, holds): (String, bool)| {
             let enforcement = if self.faults.unknown.contains(&name) {
                 Enforcement::Unknown
+            } else if holds && SAMPLED.contains(&name.as_str()) {
+                Enforcement::Observed
             } else if holds && !self.faults.absent.contains(&name) {
                 Enforcement::Enforced
             } else {

@@ -111,7 +111,7 @@ impl Namespace {
         Self { memory: Some(Memory::new(path)), ..self }
     }
 
-    fn posture_after(&self, tried: &Tried) -> Posture {
+    fn posture_after(&self, tried: &Tried<'_>) -> Posture {
         let host = Host {
             cgroups: self.cgroups(),
             landlock: self.landlock,
@@ -122,9 +122,9 @@ impl Namespace {
     }
 
     /// Builds a jail around an empty directory and runs the smallest program in it.
-    fn try_out(&self) -> Tried {
+    fn try_out(&self, limits: Limits) -> Result<Posture, String> {
         let run = || -> Result<RunReport, String> {
-            let invocation = probe_invocation();
+            let invocation = probe_invocation(limits);
             let told = |error: &dyn std::error::Error| match error.source() {
                 Some(cause) => format!("{error}: {cause}"),
                 None => error.to_string(),
@@ -133,10 +133,9 @@ impl Namespace {
             let cancel = Cancel::new().map_err(|error| told(&error))?;
             self.run(&plan, &Discard, &cancel).map_err(|error| told(&error))
         };
-        match run() {
-            Ok(report) if report.outcome == (Outcome::Exited { code: 0 }) => Tried::Held,
-            Ok(report) => Tried::Failed(format!("a probe ended with {:?}", report.outcome)),
-            Err(step) => Tried::Failed(step),
+        match run()? {
+            RunReport { outcome: Outcome::Exited { code: 0 }, posture, .. } => Ok(posture),
+            report => Err(format!("a probe ended with {:?}", report.outcome)),
         }
     }
 
@@ -168,20 +167,22 @@ impl Backend for Namespace {
         let remembered =
             || self.memory.as_ref().is_some_and(|memory| memory.recalls(self.landlock));
         let posture = self.posture.get_or_init(|| {
-            if remembered() { self.posture_after(&Tried::Held) } else { self.probe_afresh() }
+            if remembered() { self.posture_after(&Tried::Remembered) } else { self.probe_afresh() }
         });
         posture.clone()
     }
 
     fn probe_afresh(&self) -> Posture {
-        let tried = self.try_out();
+        // Where a limit cannot be had, the walls are tried without any.
+        let few = Limits { wall_ms: Some(5000), ..Limits::danger_unlimited() };
+        let tried = self.try_out(probe_limits()).or_else(|_| self.try_out(few));
         if let Some(memory) = &self.memory {
             match tried {
-                Tried::Held => memory.keep(self.landlock),
-                Tried::Failed(_) => memory.forget(),
+                Ok(_) => memory.keep(self.landlock),
+                Err(_) => memory.forget(),
             }
         }
-        self.posture_after(&tried)
+        tried.unwrap_or_else(|step| self.posture_after(&Tried::Failed(step)))
     }
 
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
@@ -278,7 +279,8 @@ impl Namespace {
             Begun::Running(started) => {
                 let upper = upper(invocation.files.access, started.scratch.as_ref());
                 let upper = upper.map_err(at("opening the upper layer"))?;
-                let report = started.finish(sink, cancel, self.posture_after(&Tried::Held))?;
+                let report =
+                    started.finish(sink, cancel, |sight| self.posture_after(&Tried::Run(sight)))?;
                 Ok(RunReport { upper, ..report })
             }
         }
@@ -312,11 +314,11 @@ impl Namespace {
             Ok(built) => built,
             // The jail itself is in the group, and its limit may be too small even for that.
             Err(error) if group.starved(error.errno) => {
-                return Ok(Begun::Starved(RunReport::starved(self.posture_after(&Tried::Held))));
+                return Ok(Begun::Starved(RunReport::starved(self.posture_after(&Tried::Starved))));
             }
             Err(error) => return Err(boundary(error)),
         };
-        let Handed { scratch, terminal, mut listeners } = handed;
+        let Handed { scratch, terminal, mut listeners, seen } = handed;
         let doors = listeners.split_off(listener_specs.len().min(listeners.len()));
         let arrival = usher.map(|usher| Arrival {
             pid: jail.pid(),
@@ -338,6 +340,7 @@ impl Namespace {
             group,
             door,
             scratch,
+            seen,
             resident,
             run: Some(run),
         }))
@@ -479,7 +482,22 @@ pub(crate) fn upper(
     }
 }
 
-fn probe_invocation() -> Invocation {
+/// A little of everything, so that a trial sees every limit in force.
+const fn probe_limits() -> Limits {
+    Limits {
+        wall_ms: Some(5000),
+        cpu_ms: Some(5000),
+        memory_bytes: Some(256 << 20),
+        processes: Some(64),
+        open_files: Some(256),
+        file_bytes: Some(16 << 20),
+        disk_bytes: Some(16 << 20),
+        inodes: Some(4096),
+        output_bytes: Some(64 << 10),
+    }
+}
+
+fn probe_invocation(limits: Limits) -> Invocation {
     Invocation {
         command: Command::Argv { program: "true".to_owned(), args: Vec::new() },
         cwd: PathBuf::from("/"),
@@ -496,7 +514,7 @@ fn probe_invocation() -> Invocation {
             masks: Vec::new(),
         },
         network: Network::Allow(Vec::new()),
-        limits: Limits { wall_ms: Some(5000), ..Limits::danger_unlimited() },
+        limits,
         image: None,
         neighbors: None,
     }

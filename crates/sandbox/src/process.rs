@@ -15,15 +15,16 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 use warrant_egress::{Listeners, Options, Pass};
 use warrant_jail::{
-    Capabilities, Exec, Going, Groups, Program, Resource, Rlimit, Tether, Walls, tether,
+    Capabilities, Exec, Fact, Going, Groups, Program, Resource, Rlimit, Tether, Walls, tether,
 };
-use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Limits, Posture};
+use warrant_protocol::{Enforcement, Isolation, LimitKind, Limits, Posture};
 
 use crate::cgroup::{Cgroups, Counts};
 use crate::door::{self, Door};
 use crate::invocation::shown;
 use crate::namespace::{c_path, environment, program, provider_version};
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
+use crate::sight::{Claim, RunSight};
 use crate::started::Started;
 use crate::{
     Backend, BoundaryError, Cancel, EnvVar, Gate, Invocation, Network, Plan, Refusal, RunReport,
@@ -71,7 +72,7 @@ impl Backend for Process {
     }
 
     fn probe(&self) -> Posture {
-        posture(self.cgroups())
+        posture(self.cgroups(), None)
     }
 
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
@@ -117,7 +118,7 @@ impl Backend for Process {
         if !gate() {
             return Err(BoundaryError::shut());
         }
-        let (jail, _) = starting.go().and_then(Going::built).map_err(boundary)?;
+        let (jail, handed) = starting.go().and_then(Going::built).map_err(boundary)?;
         let outside = Outside::new(pipes.outside, None, invocation)?;
         let started = Started {
             invocation,
@@ -126,10 +127,11 @@ impl Backend for Process {
             group,
             door,
             scratch: None,
+            seen: handed.seen,
             resident: None,
             run: None,
         };
-        started.finish(sink, cancel, self.probe())
+        started.finish(sink, cancel, |sight| posture(self.cgroups(), Some(sight)))
     }
 }
 
@@ -221,54 +223,86 @@ fn rlimits(limits: &Limits) -> Vec<Rlimit> {
     all.into_iter().filter(|limit| limit.resource != Resource::Processes).collect()
 }
 
-fn posture(cgroups: &Cgroups) -> Posture {
-    use Enforcement::{Absent, Enforced};
+/// Returns what is in force in one run, or, without one, what would be.
+fn posture(cgroups: &Cgroups, sight: Option<&RunSight<'_>>) -> Posture {
     let mut components = BTreeMap::new();
-    let mut add = |name: &str, enforcement, source: &str, detail: &str| {
-        let component = Component {
-            enforcement,
-            evidence: Evidence::Measured,
-            source: source.to_owned(),
-            detail: Some(detail.to_owned()),
+    for (name, claim) in claims(cgroups) {
+        let component = match sight {
+            Some(sight) => claim.seen_by(sight),
+            None => claim.reported("nothing is tried before a run"),
         };
         components.insert(name.to_owned(), component);
-    };
-    add("files.read", Absent, "none", "reads whatever the user can read");
-    add("files.write", Absent, "none", "writes wherever the user can write");
-    add("files.masks", Absent, "none", "secrets in the workspace are not hidden");
-    add("network", Absent, "none", "the proxy is offered, nobody is forced through it");
-    add("network.names", Absent, "none", "only programs that use the proxy are judged");
-    add("processes.namespace", Absent, "none", "sees and may signal the user's processes");
-    let held = if cgroups.kind_of("pids").is_some() { Enforced } else { Absent };
-    add(
-        "processes.kill",
-        held,
-        "keeper and cgroup",
-        "without a cgroup a tree can flee by killing its keeper",
-    );
-    add("syscalls", Absent, "none", "no filter");
-    add("privileges", Absent, "prctl", "no new ones, but all of the user's own");
-    add("ipc", Absent, "keyctl", "only the session keyring is new");
-    add("environment", Enforced, "execve", "built from empty");
+    }
     for kind in LimitKind::ALL {
-        let by_cgroup = |controller| match cgroups.kind_of(controller) {
-            Some(kind) => (Enforced, "cgroup", kind.as_str()),
-            None => (Absent, "process tree", "looked at every 40 ms; can be outrun"),
+        let claim = limit(cgroups, kind);
+        let component = match sight {
+            Some(sight) => claim.limit_seen_by(kind, sight),
+            None => claim.reported("nothing is tried before a run"),
         };
-        let (enforcement, source, detail) = match kind {
-            LimitKind::Wall => (Enforced, "supervisor and keeper", "whole tree is ended"),
-            LimitKind::Output => (Enforced, "supervisor", "stdout and stderr together"),
-            LimitKind::OpenFiles | LimitKind::FileSize => (Enforced, "rlimits", "per process"),
-            LimitKind::Cpu => by_cgroup("cpu"),
-            LimitKind::Memory => by_cgroup("memory"),
-            LimitKind::Processes => by_cgroup("pids"),
-            LimitKind::Disk | LimitKind::Inodes => (Absent, "none", "writes go anywhere"),
-        };
-        add(&format!("limits.{}", kind.as_str()), enforcement, source, detail);
+        components.insert(format!("limits.{}", kind.as_str()), component);
     }
     Posture {
         isolation: Isolation::Process,
         provider_version: provider_version(),
         components: components.into(),
+    }
+}
+
+fn claims(cgroups: &Cgroups) -> [(&'static str, Claim); 11] {
+    use Enforcement::{Absent, Enforced};
+    let absent = |detail: &str| Claim::new(Absent, "none").detail(detail);
+    let held = if cgroups.kind_of("pids").is_some() { Enforced } else { Absent };
+    [
+        ("files.read", absent("reads whatever the user can read")),
+        ("files.write", absent("writes wherever the user can write")),
+        ("files.masks", absent("secrets in the workspace are not hidden")),
+        ("network", absent("the proxy is offered, nobody is forced through it")),
+        ("network.names", absent("only programs that use the proxy are judged")),
+        ("processes.namespace", absent("sees and may signal the user's processes")),
+        (
+            "processes.kill",
+            Claim::new(held, "keeper and cgroup")
+                .detail("without a cgroup a tree can flee by killing its keeper"),
+        ),
+        ("syscalls", absent("no filter")),
+        (
+            "privileges",
+            Claim::new(Absent, "prctl").detail("no new ones, but all of the user's own"),
+        ),
+        ("ipc", Claim::new(Absent, "keyctl").detail("only the session keyring is new")),
+        ("environment", Claim::new(Enforced, "execve").detail("built from empty")),
+    ]
+}
+
+fn limit(cgroups: &Cgroups, kind: LimitKind) -> Claim {
+    use Enforcement::{Absent, Enforced, Observed};
+    const SAMPLED: &str = "sampled at least every 40 ms; the whole tree is ended";
+    match kind {
+        LimitKind::Wall => {
+            Claim::new(Enforced, "supervisor and keeper").detail("whole tree is ended")
+        }
+        LimitKind::Output => {
+            Claim::new(Enforced, "supervisor").detail("stdout and stderr together")
+        }
+        LimitKind::OpenFiles => {
+            Claim::new(Enforced, "rlimits").detail("per process").needs(&[Fact::LimitOpenFiles])
+        }
+        LimitKind::FileSize => {
+            Claim::new(Enforced, "rlimits").detail("per process").needs(&[Fact::LimitFileSize])
+        }
+        LimitKind::Cpu => {
+            Claim::new(Observed, "cgroup or process tree").detail(SAMPLED).needs(&[Fact::LimitCpu])
+        }
+        LimitKind::Memory => match cgroups.kind_of("memory") {
+            Some(kind) => Claim::new(Enforced, "cgroup").detail(kind.as_str()),
+            None => Claim::new(Observed, "process tree").detail(SAMPLED),
+        },
+        LimitKind::Processes => match cgroups.kind_of("pids") {
+            Some(kind) => Claim::new(Enforced, "cgroup").detail(kind.as_str()),
+            None => Claim::new(Absent, "none").detail("nothing counts the processes of one tree"),
+        },
+        LimitKind::Disk | LimitKind::Inodes => {
+            Claim::new(Absent, "none").detail("writes go anywhere")
+        }
     }
 }

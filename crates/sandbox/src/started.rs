@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use warrant_jail::Jail;
+use warrant_jail::{Confinement, Jail};
 use warrant_protocol::{LimitKind, Outcome, Posture, Usage};
 
 use crate::cgroup::Group;
@@ -12,6 +12,7 @@ use crate::door::Door;
 use crate::namespace::NamespaceIdentity;
 use crate::neighbors::Resident;
 use crate::pipes::Outside;
+use crate::sight::RunSight;
 use crate::streams::Output;
 use crate::supervise::{Supervision, supervise};
 use crate::watch::{LimitWatch, SeenUsage};
@@ -26,6 +27,8 @@ pub(crate) struct Started<'a> {
     pub(crate) door: Door,
     /// The filesystem whose fullness is a limit.
     pub(crate) scratch: Option<OwnedFd>,
+    /// What pid 1 saw of its namespaces and its root.
+    pub(crate) seen: Confinement,
     /// Its stay among the commands beside it.
     pub(crate) resident: Option<Resident>,
     /// The identity that is its own until its whole tree is gone.
@@ -49,14 +52,16 @@ impl RunReport {
 }
 
 impl Started<'_> {
-    /// Watches until everyone is gone, and tells how it went under `posture`.
+    /// Watches until everyone is gone, and tells how it went; `posture` makes what was in force of
+    /// what this very run saw, which is nothing where the program was never reached.
     pub(crate) fn finish(
         self,
         sink: &dyn Sink,
         cancel: &Cancel,
-        posture: Posture,
+        posture: impl FnOnce(&RunSight<'_>) -> Posture,
     ) -> Result<RunReport, BoundaryError> {
-        let Self { invocation, jail, outside, group, mut door, scratch, resident, run } = self;
+        let Self { invocation, jail, outside, group, mut door, scratch, seen, resident, run } =
+            self;
         let limits = &invocation.limits;
         let root = jail.pid();
         let mut watch =
@@ -76,6 +81,13 @@ impl Started<'_> {
         drop(resident);
         // Everyone is gone: supervising ends with that.
         drop(run);
+        let sight = RunSight {
+            seen: observed.seen.map(|program| program.and(seen)),
+            limits,
+            group: &watch.group,
+            scratch: watch.scratch.as_ref(),
+        };
+        let posture = posture(&sight);
         let totals = door.close(sink);
         let SeenUsage { cpu_ms, memory_bytes } = watch.seen;
         let group = &watch.group;

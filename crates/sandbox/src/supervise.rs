@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use warrant_jail::{Ended, Event, Jail};
+use warrant_jail::{Confinement, Ended, Event, Jail};
 use warrant_protocol::{LimitKind, Limits, Outcome};
 
 use crate::door::Door;
@@ -57,6 +57,8 @@ pub(crate) struct Observed {
     pub(crate) stderr: Output,
     pub(crate) wall: Duration,
     pub(crate) ended: Ended,
+    /// What the program's process saw of itself just before it executed, if it came that far.
+    pub(crate) seen: Option<Confinement>,
 }
 
 /// What a poll was about.
@@ -87,6 +89,7 @@ pub(crate) fn supervise(supervision: Supervision<'_>) -> Result<Observed, Bounda
         stdout: Output::default(),
         stderr: Output::default(),
         next_look: None,
+        seen: None,
         buffer: vec![0; 64 * 1024],
     };
     let mut run = Run { supervision, state, deadline };
@@ -96,7 +99,8 @@ pub(crate) fn supervise(supervision: Supervision<'_>) -> Result<Observed, Bounda
     let wall = started.elapsed();
     match state.outcome {
         Some(Ok(outcome)) => {
-            Ok(Observed { outcome, stdout: state.stdout, stderr: state.stderr, wall, ended })
+            let State { stdout, stderr, seen, .. } = state;
+            Ok(Observed { outcome, stdout, stderr, wall, ended, seen })
         }
         Some(Err(error)) => Err(error),
         None => Err(BoundaryError {
@@ -123,6 +127,7 @@ struct State {
     stdout: Output,
     stderr: Output,
     next_look: Option<Instant>,
+    seen: Option<Confinement>,
     buffer: Vec<u8>,
 }
 
@@ -226,6 +231,7 @@ impl Run<'_> {
                 self.settle(Ok(outcome));
                 self.state.is_over = true;
             }
+            Ok(Event::Observed(seen)) => self.state.seen = Some(seen),
             Ok(Event::NotExecuted(errno)) => {
                 let code = if errno.0 == Errno::NOENT.raw_os_error() { 127 } else { 126 };
                 self.settle(Ok(Outcome::Exited { code }));

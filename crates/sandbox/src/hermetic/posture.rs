@@ -29,6 +29,9 @@ const HELD: [(&str, &str); 8] = [
     ("limits.processes", "no process can be started"),
 ];
 
+/// Limits that are looked at from outside, by the jail or the supervisor.
+const WATCHED: [&str; 3] = ["limits.wall", "limits.cpu", "limits.memory"];
+
 /// A directory every machine has, to look at and not to touch.
 const PROBED: &str = "/usr/lib";
 
@@ -57,10 +60,23 @@ where
     if !holes.is_empty() {
         return Err(format!("the wall does not hold: {}", String::from_utf8_lossy(&holes)));
     }
-    let mut posture = Posture { isolation: Isolation::Hermetic, ..report.posture };
+    Ok(of_jailed_run(report.posture))
+}
+
+/// Returns what was in force in a run, from what the jail around its worker saw: the interpreter
+/// that answered decides about every access of the script.
+pub(super) fn of_jailed_run(jail: Posture) -> Posture {
+    let mut posture = Posture { isolation: Isolation::Hermetic, ..jail };
     posture.components.extend(held(Enforcement::Enforced));
-    posture.components.extend(limited(Enforcement::Enforced));
-    Ok(posture)
+    let is_workers = |(name, _): &(String, Component)| !WATCHED.contains(&name.as_str());
+    posture.components.extend(limited(Enforcement::Enforced).filter(is_workers));
+    posture
+}
+
+/// Returns what is in force around a worker that only its own filter holds.
+pub(super) fn of_sealed_run(worker: &Worker) -> Posture {
+    let sealed = if is_sealed(worker) { Enforcement::Enforced } else { Enforcement::Absent };
+    with_filter(Enforcement::Enforced, sealed, "no jail could be built around the worker")
 }
 
 /// Returns the posture of workers that only their own filter holds.
@@ -69,6 +85,10 @@ pub(super) fn sealed(pool: &Pool, reason: &str) -> Posture {
     let runs = if started.is_ok() { Enforcement::Enforced } else { Enforcement::Absent };
     let sealed = started.as_ref().is_ok_and(is_sealed);
     let sealed = if sealed { Enforcement::Enforced } else { Enforcement::Absent };
+    with_filter(runs, sealed, reason)
+}
+
+fn with_filter(runs: Enforcement, sealed: Enforcement, reason: &str) -> Posture {
     let mut components: BTreeMap<String, Component> = held(runs).collect();
     components.extend(limited(runs));
     for name in ["syscalls", "privileges"] {
@@ -91,7 +111,13 @@ fn held(enforcement: Enforcement) -> impl Iterator<Item = (String, Component)> {
 fn limited(enforcement: Enforcement) -> impl Iterator<Item = (String, Component)> {
     LimitKind::ALL.into_iter().map(move |kind| {
         let name = format!("limits.{}", kind.as_str());
-        (name, component(enforcement, "held in the worker and watched from outside"))
+        let component = match (kind, enforcement) {
+            (LimitKind::Cpu | LimitKind::Memory, Enforcement::Enforced) => {
+                component(Enforcement::Observed, "sampled every 20 ms; the worker is ended")
+            }
+            (_, enforcement) => component(enforcement, "counted in the worker"),
+        };
+        (name, component)
     })
 }
 

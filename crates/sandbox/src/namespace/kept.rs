@@ -144,7 +144,7 @@ impl Namespace {
         }
         let running = Invocation { limits, ..waiting.clone() };
         let started = Started { invocation: &running, scratch: Some(scratch), ..started };
-        started.finish(words, stop, self.posture_after(&Tried::Held)).map(Some)
+        started.finish(words, stop, |sight| self.posture_after(&Tried::Run(sight))).map(Some)
     }
 
     /// Makes the workspace of `files` ready, as a jail with these limits would show it to `run`.

@@ -1,67 +1,48 @@
-//! What the namespace tier enforces here and now.
+//! What the namespace tier enforces: in a trial here and now, and in one run.
 //!
-//! Every wall of a jail is a hard step of building it: if one cannot be had, the launch fails. So
-//! the probe builds a jail, runs one small program in it that looks at itself, and reports what
-//! was seen. What depends on the host (cgroups, Landlock, ids) is named in the details.
+//! Every wall of a jail is a hard step of building it: if one cannot be had, the launch fails. What
+//! a run's own jail saw of itself is looked at besides; see [`crate::sight`]. What depends on the
+//! host (cgroups, Landlock, ids) is named in the details.
 
 use std::collections::BTreeMap;
 
+use warrant_jail::Fact;
 use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Posture};
 
 use crate::cgroup::Cgroups;
+use crate::sight::{Claim, RunSight};
 
 /// What is known about this host before anything is tried.
 pub(crate) struct Host<'a> {
     pub(crate) cgroups: &'a Cgroups,
     pub(crate) landlock: Option<u32>,
-    /// The kernel uid of every run; absent means that each has one of its own.
+    /// Who a run is outside, where that is not another one for each.
     pub(crate) kernel_uid: Option<u32>,
     pub(crate) egress: bool,
 }
 
-/// How trying went.
-pub(crate) enum Tried {
-    /// A jail was built and a program ran in it.
-    Held,
+/// How what is claimed is known.
+pub(crate) enum Tried<'a> {
+    /// By one run, which looked at itself.
+    Run(&'a RunSight<'a>),
+    /// By an earlier trial, under the very same circumstances.
+    Remembered,
+    /// Building a jail succeeded, and the limit on memory left no room for more.
+    Starved,
     /// Building failed at this step.
     Failed(String),
 }
 
 /// Returns the posture.
-pub(crate) fn posture(host: &Host<'_>, tried: &Tried) -> Posture {
+pub(crate) fn posture(host: &Host<'_>, tried: &Tried<'_>) -> Posture {
     let mut components = BTreeMap::new();
-    let mut add = |name: &str, enforcement, source: &str, detail: Option<String>| {
-        let (enforcement, evidence, detail) = match tried {
-            Tried::Held => (enforcement, Evidence::Measured, detail),
-            Tried::Failed(step) => (Absent, Evidence::Measured, Some(step.clone())),
-        };
-        let source = source.to_owned();
-        components.insert(name.to_owned(), Component { enforcement, evidence, source, detail });
-    };
-    use Enforcement::{Absent, Enforced};
-    let second_wall = host.landlock.map_or_else(
-        || "mounts alone; no landlock in this kernel".to_owned(),
-        |abi| format!("mounts and landlock abi {abi}"),
-    );
-    add("files.read", Enforced, "mount namespace", Some("only declared roots exist".into()));
-    add("files.write", Enforced, "mount namespace", Some(second_wall));
-    add("files.masks", Enforced, "mount namespace", None);
-    let names = if host.egress { Enforced } else { Absent };
-    add("network", Enforced, "network namespace", Some("loopback only".into()));
-    add("network.names", names, "egress proxy", None);
-    add("processes.namespace", Enforced, "pid namespace", None);
-    add("processes.kill", Enforced, "pid namespace", Some("ends with pid 1".into()));
-    add("syscalls", Enforced, "seccomp", None);
-    let ids = match host.kernel_uid {
-        Some(uid) => format!("no capabilities, no new privileges, kernel uid {uid}"),
-        None => "no capabilities, no new privileges, a kernel uid for each run".to_owned(),
-    };
-    add("privileges", Enforced, "user namespace", Some(ids));
-    add("ipc", Enforced, "ipc namespace", Some("and a session keyring of its own".into()));
-    add("environment", Enforced, "execve", Some("built from empty".into()));
+    for (name, claim) in claims(host) {
+        components.insert(name.to_owned(), judged(claim, tried, Claim::seen_by));
+    }
     for kind in LimitKind::ALL {
-        let (enforcement, source, detail) = limit(host.cgroups, kind);
-        add(&format!("limits.{}", kind.as_str()), enforcement, source, Some(detail));
+        let claim = limit(host.cgroups, kind);
+        let by_run = |claim: Claim, sight: &RunSight<'_>| claim.limit_seen_by(kind, sight);
+        components.insert(format!("limits.{}", kind.as_str()), judged(claim, tried, by_run));
     }
     Posture {
         isolation: Isolation::Namespace,
@@ -70,26 +51,95 @@ pub(crate) fn posture(host: &Host<'_>, tried: &Tried) -> Posture {
     }
 }
 
-fn limit(cgroups: &Cgroups, kind: LimitKind) -> (Enforcement, &'static str, String) {
-    let enforced = |source, detail: &str| (Enforcement::Enforced, source, detail.to_owned());
-    let by_cgroup = |controller, otherwise: &str| match cgroups.kind_of(controller) {
-        Some(kind) => enforced("cgroup", kind.as_str()),
-        None => enforced("rlimits and process tree", otherwise),
+fn judged(
+    claim: Claim,
+    tried: &Tried<'_>,
+    by_run: impl FnOnce(Claim, &RunSight<'_>) -> Component,
+) -> Component {
+    match tried {
+        Tried::Run(sight) => by_run(claim, sight),
+        // Of a trial it speaks, and the trial looked; a receipt has what its own run saw.
+        Tried::Remembered => claim.adding("by a trial a few minutes ago").with(Evidence::Measured),
+        Tried::Starved => claim.reported("the memory limit left no room for the program"),
+        Tried::Failed(step) => Claim { enforcement: Enforcement::Absent, ..claim }
+            .detail(step.clone())
+            .with(Evidence::Measured),
+    }
+}
+
+fn claims(host: &Host<'_>) -> Vec<(&'static str, Claim)> {
+    use Enforcement::{Absent, Enforced};
+    const ROOT: &[Fact] = &[Fact::MountNamespace, Fact::OwnRoot];
+    const NETWORK: &[Fact] = &[Fact::NetworkNamespace];
+    const PROCESSES: &[Fact] = &[Fact::ProcessNamespace];
+    const PRIVILEGES: &[Fact] = &[Fact::UserNamespace, Fact::NoNewPrivileges, Fact::NoCapabilities];
+    let second_wall = host.landlock.map_or_else(
+        || "mounts alone; no landlock in this kernel".to_owned(),
+        |abi| format!("mounts and landlock abi {abi}"),
+    );
+    let ids = match host.kernel_uid {
+        Some(uid) => format!("no capabilities, no new privileges, kernel uid {uid}"),
+        None => "no capabilities, no new privileges, a kernel uid for each run".to_owned(),
     };
-    match kind {
-        LimitKind::Wall => enforced("supervisor and pid 1", "whole tree is ended"),
-        LimitKind::Cpu => by_cgroup("cpu", "tree is looked at every 40 ms"),
-        LimitKind::Memory => by_cgroup(
-            "memory",
-            "tree is looked at every 40 ms; RLIMIT_DATA per process is twice the limit",
+    let names = if host.egress { Enforced } else { Absent };
+    let mounts = || Claim::new(Enforced, "mount namespace").needs(ROOT);
+    let processes = || Claim::new(Enforced, "pid namespace").needs(PROCESSES);
+    vec![
+        ("files.read", mounts().detail("only declared roots exist")),
+        ("files.write", mounts().detail(second_wall)),
+        ("files.masks", mounts()),
+        (
+            "network",
+            Claim::new(Enforced, "network namespace").detail("loopback only").needs(NETWORK),
         ),
-        LimitKind::Processes => {
-            enforced("rlimits", "RLIMIT_NPROC of the jail's own user; looked at every 10 ms")
+        ("network.names", Claim::new(names, "egress proxy").needs(NETWORK)),
+        ("processes.namespace", processes()),
+        ("processes.kill", processes().detail("ends with pid 1")),
+        ("syscalls", Claim::new(Enforced, "seccomp").needs(&[Fact::Seccomp])),
+        ("privileges", Claim::new(Enforced, "user namespace").detail(ids).needs(PRIVILEGES)),
+        (
+            "ipc",
+            Claim::new(Enforced, "ipc namespace")
+                .detail("and a session keyring of its own")
+                .needs(&[Fact::IpcNamespace]),
+        ),
+        ("environment", Claim::new(Enforced, "execve").detail("built from empty")),
+    ]
+}
+
+/// What holds a limit. CPU time is counted exactly by a cgroup, but nothing stops at it: it is
+/// looked at, as memory is without a cgroup.
+fn limit(cgroups: &Cgroups, kind: LimitKind) -> Claim {
+    use Enforcement::{Enforced, Observed};
+    match kind {
+        LimitKind::Wall => {
+            Claim::new(Enforced, "supervisor and pid 1").detail("whole tree is ended")
         }
-        LimitKind::OpenFiles => enforced("rlimits", "per process"),
-        LimitKind::FileSize => enforced("rlimits", "per process"),
-        LimitKind::Disk | LimitKind::Inodes => enforced("tmpfs", "size of the scratch filesystem"),
-        LimitKind::Output => enforced("supervisor", "stdout and stderr together"),
+        LimitKind::Cpu => Claim::new(Observed, "cgroup or process tree")
+            .detail("sampled at least every 40 ms; the whole tree is ended")
+            .needs(&[Fact::LimitCpu]),
+        LimitKind::Memory => match cgroups.kind_of("memory") {
+            Some(kind) => Claim::new(Enforced, "cgroup").detail(kind.as_str()),
+            None => Claim::new(Observed, "process tree").detail(
+                "sampled every 40 ms; the whole tree is ended; RLIMIT_DATA per process is twice \
+                 the limit",
+            ),
+        },
+        LimitKind::Processes => Claim::new(Enforced, "rlimits")
+            .detail("RLIMIT_NPROC of the jail's own user; looked at every 10 ms")
+            .needs(&[Fact::LimitProcesses]),
+        LimitKind::OpenFiles => {
+            Claim::new(Enforced, "rlimits").detail("per process").needs(&[Fact::LimitOpenFiles])
+        }
+        LimitKind::FileSize => {
+            Claim::new(Enforced, "rlimits").detail("per process").needs(&[Fact::LimitFileSize])
+        }
+        LimitKind::Disk | LimitKind::Inodes => {
+            Claim::new(Enforced, "scratch filesystem").detail("size of the scratch filesystem")
+        }
+        LimitKind::Output => {
+            Claim::new(Enforced, "supervisor").detail("stdout and stderr together")
+        }
     }
 }
 
@@ -97,4 +147,72 @@ fn limit(cgroups: &Cgroups, kind: LimitKind) -> (Enforcement, &'static str, Stri
 pub(crate) fn provider_version() -> String {
     let uname = rustix::system::uname();
     format!("linux {} warrant {}", uname.release().to_string_lossy(), env!("CARGO_PKG_VERSION"))
+}
+
+#[cfg(test)]
+mod tests {
+    use warrant_jail::Confinement;
+    use warrant_protocol::Limits;
+
+    use super::*;
+    use crate::cgroup::Group;
+
+    const FACTS: [Fact; 12] = [
+        Fact::UserNamespace,
+        Fact::MountNamespace,
+        Fact::ProcessNamespace,
+        Fact::NetworkNamespace,
+        Fact::IpcNamespace,
+        Fact::OwnRoot,
+        Fact::NoNewPrivileges,
+        Fact::NoCapabilities,
+        Fact::Seccomp,
+        Fact::LimitOpenFiles,
+        Fact::LimitFileSize,
+        Fact::LimitProcesses,
+    ];
+
+    fn enforced_with(seen: Confinement) -> Vec<String> {
+        let limits = Limits {
+            open_files: Some(64),
+            file_bytes: Some(1 << 20),
+            processes: Some(8),
+            ..Limits::danger_unlimited()
+        };
+        let group = Group::default();
+        let sight = RunSight { seen: Some(seen), limits: &limits, group: &group, scratch: None };
+        let cgroups = Cgroups::default();
+        let host = Host { cgroups: &cgroups, landlock: None, kernel_uid: Some(1), egress: true };
+        let posture = posture(&host, &Tried::Run(&sight));
+        let enforced = posture.components.iter();
+        enforced
+            .filter(|(_, one)| one.enforcement == Enforcement::Enforced)
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+
+    #[test]
+    fn a_claim_of_more_than_the_run_saw_is_caught_for_every_fact() {
+        let all = FACTS.iter().fold(Confinement::nothing(), |seen, fact| seen.with(*fact));
+        let whole = enforced_with(all);
+        for (fact, taken) in [
+            (Fact::MountNamespace, &["files.masks", "files.read", "files.write"][..]),
+            (Fact::OwnRoot, &["files.masks", "files.read", "files.write"]),
+            (Fact::NetworkNamespace, &["network", "network.names"]),
+            (Fact::ProcessNamespace, &["processes.kill", "processes.namespace"]),
+            (Fact::Seccomp, &["syscalls"]),
+            (Fact::UserNamespace, &["privileges"]),
+            (Fact::NoNewPrivileges, &["privileges"]),
+            (Fact::NoCapabilities, &["privileges"]),
+            (Fact::IpcNamespace, &["ipc"]),
+            (Fact::LimitOpenFiles, &["limits.open-files"]),
+            (Fact::LimitFileSize, &["limits.file-size"]),
+            (Fact::LimitProcesses, &["limits.processes"]),
+        ] {
+            let left = enforced_with(all.without(fact));
+            let missing: Vec<&str> =
+                whole.iter().filter(|name| !left.contains(name)).map(String::as_str).collect();
+            assert_eq!(missing, taken, "{fact:?}");
+        }
+    }
 }

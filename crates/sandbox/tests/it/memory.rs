@@ -30,7 +30,13 @@ fn a_trial_is_remembered_for_its_owner_and_its_circumstances_only() {
     assert!(first.enforces("files.write"), "{first:?}");
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     assert!(!tries(&path));
-    assert_eq!(Namespace::new().remembering(path.clone()).probe(), first);
+    let second = Namespace::new().remembering(path.clone()).probe();
+    for (name, component) in first.components.iter() {
+        let remembered = &second.components[name];
+        assert_eq!(remembered.enforcement, component.enforcement, "{name}");
+        let detail = remembered.detail.as_deref().unwrap_or_default();
+        assert!(detail.ends_with("by a trial a few minutes ago"), "{name}: {detail}");
+    }
 
     let kept = fs::read_to_string(&path).unwrap();
     let (at, circumstances) = kept.split_once('\n').unwrap();
