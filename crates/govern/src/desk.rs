@@ -29,6 +29,7 @@ use warrant_sandbox::{Backend, Cancel, Stdin, TtySize};
 
 use crate::archive::run_named;
 use crate::ask::Ask;
+use crate::keep;
 use crate::keyring::{self, KeyringError};
 use crate::passed;
 use crate::policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_policy};
@@ -379,6 +380,7 @@ impl Desk {
             tty: hands.tty,
             cancel: hands.cancel,
             observer: hands.observer,
+            gate: &keep::gate(self),
             clock: &|| random::now().unwrap_or(began),
         };
         Ok(governed_run(&surroundings, lease)?)

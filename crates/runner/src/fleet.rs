@@ -28,6 +28,7 @@ use crate::remote::{BlobCache, CallError, Claimed, OutboxError, RemotePlane, Sto
 use crate::run::{RunError, Surroundings, visiting_run};
 use crate::site::{MockProgram, Visit};
 use crate::spread::spread;
+use warrant_workspace::GatePolicy;
 
 /// How long a cancelled run has to leave its receipt.
 const AFTER_CANCEL: Duration = Duration::from_secs(10);
@@ -310,6 +311,7 @@ impl Shared<'_> {
             tty: None,
             cancel: &cancel,
             observer: &Live::of(fleet.plane, &key),
+            gate: &GatePolicy::advised(),
             clock: fleet.clock,
         };
         let ended = visiting_run(&surroundings, &visit, lease)?;

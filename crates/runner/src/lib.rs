@@ -12,6 +12,7 @@
 //! [`preview()`] says what a request would become here, without running anything.
 //! [`redact`] takes secret values out of everything before it is stored or shown.
 
+mod capture;
 mod door;
 mod fit;
 pub mod fleet;
@@ -32,6 +33,7 @@ mod sink;
 mod site;
 mod spread;
 
+pub use capture::JudgedPath;
 pub use guard::VersionPins;
 pub use preview::preview;
 pub use redact::{RedactStream, Redactor, RedactorError};

@@ -22,6 +22,9 @@ use warrant_workspace::{
     collect as collect_checkout, collect_overlay, never_stop,
 };
 
+use crate::capture::{
+    GateReport, JudgedPath, record_capture, record_no_capture, record_nothing_changed,
+};
 use crate::halt::Halt;
 use crate::journal::Journal;
 use crate::redact::{Redactor, Search};
@@ -35,6 +38,22 @@ const BINARY_MARK: &[u8] = b"GIT binary patch";
 
 /// Why the work could not be packed, for the receipt.
 pub(crate) type NotPacked = (FailureClass, String);
+
+/// What came of packing.
+#[derive(Debug)]
+pub(crate) struct Packed {
+    /// Why there is no diff of the work.
+    pub(crate) failure: Option<NotPacked>,
+    /// What the export gate decided.
+    pub(crate) judged: Vec<JudgedPath>,
+}
+
+impl Packed {
+    /// There was nothing to pack.
+    pub(crate) const fn nothing() -> Self {
+        Self { failure: None, judged: Vec::new() }
+    }
+}
 
 /// The least time that collecting has, however much of its time the program used.
 const LEAST_TIME: Duration = Duration::from_secs(10);
@@ -84,22 +103,42 @@ pub(crate) fn pack_changes(
     journal: &mut Journal<'_>,
     packing: &Packing<'_>,
     upper: &OwnedFd,
-) -> Result<Option<NotPacked>, Halt> {
+) -> Result<Packed, Halt> {
     match is_empty(upper.as_fd()) {
-        Ok(true) => return Ok(None),
+        Ok(true) => {
+            record_nothing_changed(journal)?;
+            return Ok(Packed::nothing());
+        }
         Ok(false) => {}
-        Err(_) => return Ok(not_packed("the changes cannot be read")),
+        Err(error) => {
+            return not_captured(
+                (journal, packing.redactor),
+                &format!("the changes cannot be read: {error}"),
+            );
+        }
     }
     let Packing { surroundings, lease, redactor, stop } = *packing;
-    let Ok(scratch) = Scratch::create(&surroundings.scratch.join(lease.key.run.as_str())) else {
-        return Ok(not_packed("there is no room to collect the changes in"));
+    let scratch = match Scratch::create(&surroundings.scratch.join(lease.key.run.as_str())) {
+        Ok(scratch) => scratch,
+        Err(error) => {
+            let message = format!("there is no room to collect the changes in: {error}");
+            return not_captured((journal, packing.redactor), &message);
+        }
     };
     let search = redactor.search();
-    match collect(surroundings, (upper, &search), &scratch, stop) {
-        Ok(collected) => {
-            pack_collected(surroundings, lease, journal, (collected, &search, redactor))
+    let lower = match File::open(surroundings.workspace) {
+        Ok(lower) => lower,
+        Err(error) => {
+            return not_captured(
+                (journal, packing.redactor),
+                &format!("the workspace is gone: {error}"),
+            );
         }
-        Err(message) => Ok(Some((FailureClass::CaptureFailed, message))),
+    };
+    let gate = GateReport::of_overlay(surroundings.gate, lower.as_fd(), upper.as_fd());
+    match collect(surroundings, ((&lower, upper), &search), &scratch, stop) {
+        Ok(collected) => pack_collected(journal, packing, (&gate, collected, &search)),
+        Err(message) => not_captured((journal, packing.redactor), &message),
     }
 }
 
@@ -108,8 +147,8 @@ pub(crate) fn pack_checkout(
     journal: &mut Journal<'_>,
     packing: &Packing<'_>,
     checkout: &Checkout,
-) -> Result<Option<NotPacked>, Halt> {
-    let Packing { surroundings, lease, redactor, stop } = *packing;
+) -> Result<Packed, Halt> {
+    let Packing { surroundings, redactor, stop, .. } = *packing;
     // The directory is this run's own and goes with it.
     let search = redactor.search();
     let collected = surroundings.told(|progress| {
@@ -120,34 +159,38 @@ pub(crate) fn pack_checkout(
     let collected = match collected {
         Ok(collected) => collected,
         Err(error) => {
-            return Ok(not_packed(&format!("the changes could not be collected: {error}")));
+            return not_captured(
+                (journal, packing.redactor),
+                &format!("the changes could not be collected: {error}"),
+            );
         }
     };
-    pack_collected(surroundings, lease, journal, (collected, &search, redactor))
+    let gate = GateReport::of_changes(surroundings.gate, &collected.changes);
+    pack_collected(journal, packing, (&gate, collected, &search))
 }
 
 fn pack_collected(
-    surroundings: &Surroundings<'_>,
-    lease: &Lease,
     journal: &mut Journal<'_>,
-    (collected, search, redactor): (Collected, &Search, &Redactor),
-) -> Result<Option<NotPacked>, Halt> {
-    for change in &collected.changes {
-        let path = String::from_utf8_lossy(change.path.as_bytes()).into_owned();
-        let path = redactor.redact_text(&path);
-        journal.record(&Event::FileChanged { path, content_hash: change.digest })?;
-    }
-    let Some(diff) = &collected.diff else { return Ok(None) };
+    packing: &Packing<'_>,
+    (gate, collected, search): (&GateReport, Collected, &Search),
+) -> Result<Packed, Halt> {
+    let Packing { surroundings, lease, redactor, .. } = *packing;
+    let judged = record_capture(journal, redactor, (gate, &collected))?;
+    let packed = |not_packed: Option<&str>| {
+        let failure = not_packed.map(|why| (FailureClass::CaptureFailed, why.to_owned()));
+        Ok(Packed { failure, judged: judged.clone() })
+    };
+    let Some(diff) = &collected.diff else { return packed(None) };
     match hides_secret(diff, search) {
         Ok(false) => {}
         Ok(true) => {
-            return Ok(not_packed("the diff is withheld: a binary file in it may hold a secret"));
+            return packed(Some("the diff is withheld: a binary file in it may hold a secret"));
         }
-        Err(_) => return Ok(not_packed("the diff cannot be read again")),
+        Err(_) => return packed(Some("the diff cannot be read again")),
     }
     let stored = keep_redacted(surroundings, lease, (diff, redactor))?;
     record_artifact(journal, ArtifactKind::Diff, stored.digest, "code-diff")?;
-    Ok(None)
+    packed(None)
 }
 
 /// Keeps the list of blocked destinations that are not recorded one by one.
@@ -183,8 +226,14 @@ pub(crate) fn record_artifact(
     Ok(journal.record(&crossed)?)
 }
 
-fn not_packed(message: &str) -> Option<NotPacked> {
-    Some((FailureClass::CaptureFailed, message.to_owned()))
+/// Records that nothing was seen of what changed, which is the run's failure.
+fn not_captured(
+    (journal, redactor): (&mut Journal<'_>, &Redactor),
+    message: &str,
+) -> Result<Packed, Halt> {
+    record_no_capture(journal, &redactor.redact_text(message))?;
+    let failure = Some((FailureClass::CaptureFailed, message.to_owned()));
+    Ok(Packed { failure, judged: Vec::new() })
 }
 
 fn is_empty(directory: BorrowedFd<'_>) -> io::Result<bool> {
@@ -200,12 +249,10 @@ fn is_empty(directory: BorrowedFd<'_>) -> io::Result<bool> {
 
 fn collect(
     surroundings: &Surroundings<'_>,
-    (upper, search): (&OwnedFd, &Search),
+    ((lower, upper), search): ((&File, &OwnedFd), &Search),
     scratch: &Scratch,
     stop: Stop<'_>,
 ) -> Result<Collected, String> {
-    let lower =
-        File::open(surroundings.workspace).map_err(|_| "the workspace is gone".to_owned())?;
     let collected = surroundings.told(|progress| {
         let watch = |content: &[u8]| search.look_at(content);
         let options = options_for(&scratch.path, progress, &watch);

@@ -21,8 +21,9 @@ use warrant_protocol::{
     Timestamp, Usage,
 };
 use warrant_sandbox::{Backend, Cancel, Gate, Operation, Plan, RunReport, Stdin, Stream, TtySize};
-use warrant_workspace::{Progress, Step, TreePath};
+use warrant_workspace::{GatePolicy, Progress, Step, TreePath};
 
+use crate::capture::JudgedPath;
 use crate::door::verify_contract;
 use crate::fit;
 use crate::gaps::close_gaps;
@@ -30,7 +31,7 @@ use crate::guard::{self, Demands, VersionPins};
 use crate::halt::Halt;
 use crate::journal::Journal;
 use crate::own::keep_out;
-use crate::pack::{self, CollectDeadline, Packing};
+use crate::pack::{self, CollectDeadline, Packed, Packing};
 use crate::redact::Redactor;
 use crate::seal::{Walked, seal};
 use crate::sink::{RunSink, Taken};
@@ -76,6 +77,8 @@ pub struct Surroundings<'a> {
     pub cancel: &'a Cancel,
     /// Sees what happens while it happens.
     pub observer: &'a dyn Observer,
+    /// What the export gate says of files that execute later.
+    pub gate: &'a GatePolicy,
     /// The clock.
     pub clock: &'a (dyn Fn() -> Timestamp + Sync),
 }
@@ -120,6 +123,8 @@ pub struct Ended {
     pub upper: Option<OwnedFd>,
     /// Why no diff was kept of what it changed, when that is so.
     pub unpacked: Option<String>,
+    /// What the export gate decided about what it changed, in every mode.
+    pub judged: Vec<JudgedPath>,
     /// What of the boundary could not be taken down; the receipt says it, too.
     pub left_behind: Option<String>,
     /// Takes the secrets it had out of what is told of it.
@@ -273,7 +278,11 @@ fn walk(
     let used_ms = report.usage.wall_us.unwrap_or_default() / 1000;
     let deadline = CollectDeadline::new(surroundings.cancel, wall_ms, used_ms);
     let packing = Packing { surroundings, lease, redactor, stop: &|| deadline.is_over() };
-    let not_packed = site.pack(journal, &packing, report.upper.as_ref())?;
+    let packed = match &report.operation {
+        Some(_) => Packed::nothing(),
+        None => site.pack(journal, &packing, &report)?,
+    };
+    let Packed { failure: not_packed, judged } = packed;
     if let Some(log) = taken.log {
         pack::record_artifact(journal, ArtifactKind::Log, log.digest, "session-log")?;
     }
@@ -284,7 +293,7 @@ fn walk(
         (ended, lost) => ended.or(lost),
     };
     let RunReport { outcome, usage, upper, .. } = report;
-    Ok(Walked { outcome, usage, upper, failure, unpacked })
+    Ok(Walked { outcome, usage, upper, failure, unpacked, judged })
 }
 
 /// Has the plane record the start; only then are secrets here.

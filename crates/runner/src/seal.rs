@@ -7,6 +7,7 @@ use warrant_protocol::port::{Lease, PlaneError, Renewal};
 use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::{Event, Outcome, Receipt, Sealer, Signed, Signer, Usage, fold};
 
+use crate::capture::JudgedPath;
 use crate::halt::Halt;
 use crate::journal::Journal;
 use crate::redact::Redactor;
@@ -23,13 +24,22 @@ pub(crate) struct Walked {
     pub(crate) failure: Option<(FailureClass, String)>,
     /// Why what it changed was not kept.
     pub(crate) unpacked: Option<String>,
+    /// What the export gate decided.
+    pub(crate) judged: Vec<JudgedPath>,
 }
 
 impl Walked {
     /// A walk that ended before the program could.
     fn stopped_early(outcome: Outcome, failure: (FailureClass, String)) -> Self {
         let failure = Some(failure);
-        Self { outcome, usage: Usage::default(), upper: None, failure, unpacked: None }
+        Self {
+            outcome,
+            usage: Usage::default(),
+            upper: None,
+            failure,
+            unpacked: None,
+            judged: Vec::new(),
+        }
     }
 
     /// Returns what the plane said when it was the plane that failed.
@@ -66,7 +76,7 @@ pub(crate) fn seal(
         journal.record(&Event::PostureRefused { lacking: vec![left.clone()] })?;
     }
     journal.record(&recorded(&walked))?;
-    let Walked { outcome, usage, upper, failure, unpacked } = walked;
+    let Walked { outcome, usage, upper, failure, unpacked, judged } = walked;
     let unpacked = unpacked.map(|why| redactor.redact_text(&why));
     let message = failure.as_ref().map_or_else(String::new, |(_, text)| redactor.redact_text(text));
     let last = match failure {
@@ -88,6 +98,7 @@ pub(crate) fn seal(
         receipt,
         upper,
         unpacked,
+        judged,
         left_behind,
         redactor,
     };

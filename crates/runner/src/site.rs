@@ -5,22 +5,24 @@
 //! changed is the difference from the contract's commit, as on the reference's wire.
 
 use std::fs::DirBuilder;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use warrant_protocol::event::FailureClass;
 use warrant_protocol::execution::MockAgent;
 use warrant_protocol::port::Lease;
+use warrant_protocol::request::WorkspaceMode;
 use warrant_protocol::{ContractBody, Event, ExecutionSpec, Outcome};
+use warrant_sandbox::RunReport;
 use warrant_workspace::{
     BlobSource, Checkout, GitDirectory, MaterializeError, MaterializeOptions, TreeLimits,
     materialize,
 };
 
+use crate::capture;
 use crate::halt::Halt;
 use crate::journal::Journal;
-use crate::pack::{self, NotPacked, Packing};
+use crate::pack::{self, Packed, Packing};
 use crate::remote::StopSlot;
 use crate::run::Surroundings;
 
@@ -126,12 +128,23 @@ impl<'a> Site<'a> {
         &self,
         journal: &mut Journal<'_>,
         packing: &Packing<'_>,
-        upper: Option<&OwnedFd>,
-    ) -> Result<Option<NotPacked>, Halt> {
-        match (self, upper) {
+        report: &RunReport,
+    ) -> Result<Packed, Halt> {
+        match (self, &report.upper) {
             (Self::Own(checkout), _) => pack::pack_checkout(journal, packing, checkout),
             (Self::Here(_), Some(upper)) => pack::pack_changes(journal, packing, upper),
-            (Self::Here(_), None) => Ok(None),
+            (Self::Here(_), None) => {
+                let mode = packing.lease.contract.body().mode;
+                let is_closed = mode == Some(WorkspaceMode::ReadOnly);
+                if is_closed && report.posture.enforces("files.write") {
+                    capture::record_nothing_changed(journal)?;
+                } else {
+                    let why =
+                        "the program wrote into the workspace directly, and nothing compared it";
+                    capture::record_no_capture(journal, why)?;
+                }
+                Ok(Packed::nothing())
+            }
         }
     }
 }

@@ -60,6 +60,35 @@ pub enum GateClass {
     Listed,
 }
 
+impl GateClass {
+    /// Returns the name used in records.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::GitHook => "git-hook",
+            Self::GitConfig => "git-config",
+            Self::GitState => "git-state",
+            Self::NewRepository => "new-repository",
+            Self::HookRunner => "hook-runner",
+            Self::DirectoryEnvironment => "directory-environment",
+            Self::EditorTask => "editor-task",
+            Self::AgentConfig => "agent-config",
+            Self::AgentInstructions => "agent-instructions",
+            Self::ShellStartup => "shell-startup",
+            Self::DebuggerStartup => "debugger-startup",
+            Self::VersionControlConfig => "version-control-config",
+            Self::LocalProgram => "local-program",
+            Self::OutwardLink => "outward-link",
+            Self::SystemLink => "system-link",
+            Self::Ci => "ci",
+            Self::PackageScript => "package-script",
+            Self::BuildScript => "build-script",
+            Self::GitAttributes => "git-attributes",
+            Self::Listed => "listed",
+        }
+    }
+}
+
 /// What policy says of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {

@@ -3,6 +3,7 @@
 use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
 use serde_json::{Map, Value, json};
 use warrant_plane::Judgment;
+use warrant_protocol::observation::{CaptureExtent, ExportVerdict};
 use warrant_protocol::{RunId, Timestamp};
 use warrant_runner::Redactor;
 use warrant_runner::run::Ended;
@@ -188,6 +189,28 @@ pub(crate) fn allowed(desk: &Desk) -> Vec<String> {
 
 /// Returns what became of a run's writes, as lines and as facts.
 pub(crate) fn writes(kept: &Kept, ended: &Ended) -> (Vec<String>, Value) {
+    let (mut lines, facts) = writes_kept(kept, ended);
+    if !matches!(kept, Kept::Exported { .. }) {
+        let kept_out = ended.judged.iter().filter(|one| one.verdict != ExportVerdict::Flagged);
+        lines.extend(kept_out.take(PATHS_NAMED).map(|one| {
+            format!(
+                "{}: {} ({}); a person must make this change",
+                one.verdict.as_str(),
+                one.path,
+                one.class
+            )
+        }));
+    }
+    if let Some(capture) = &ended.receipt.body().capture
+        && capture.extent == CaptureExtent::Partial
+    {
+        let reason = capture.reason.as_deref().unwrap_or("no reason given");
+        lines.push(format!("only a part of the changes was captured: {reason}"));
+    }
+    (lines, facts)
+}
+
+fn writes_kept(kept: &Kept, ended: &Ended) -> (Vec<String>, Value) {
     match kept {
         Kept::Nothing => (Vec::new(), json!({"writes": "none"})),
         Kept::AsDiff(diff) => {

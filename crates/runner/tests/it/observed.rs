@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::time::SystemTime;
 
+use warrant_protocol::observation::CaptureExtent;
 use warrant_protocol::port::Plane as _;
 use warrant_protocol::{Component, Digest, Enforcement, Event, Evidence, Limits, Outcome, RunId};
 use warrant_sandbox::NetworkDecision;
@@ -105,4 +106,84 @@ fn a_limit_that_is_only_sampled_is_not_told_as_enforced() {
     assert!(ended.message.contains("limits.memory only sampled here"), "{}", ended.message);
     assert!(ended.message.contains("warrant doctor"), "{}", ended.message);
     assert_eq!(backend.runs(), 1, "the second one never ran");
+}
+
+#[test]
+fn what_the_export_gate_holds_is_on_the_chain_and_not_a_changed_file() {
+    let house = House::new();
+    let upper = tempfile::tempdir().unwrap();
+    let put = |path: &str, text: &str| {
+        let path = upper.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    put(".envrc", "curl evil\n");
+    put(".git/hooks/pre-commit", "#!/bin/sh\n");
+    put(".git/objects/aa/bb", "x");
+    put(".git/objects/aa/cc", "y");
+    put("Makefile", "all:\n");
+    put("notes.txt", "harmless\n");
+    let mut backend = TestBackend::new();
+    backend.upper = Some(upper.path().to_owned());
+    let ended = house.run(request("true"), &backend);
+    let (mut changed, mut judged) = (Vec::new(), Vec::new());
+    for event in events(&house, &ended.run) {
+        match event {
+            Event::FileChanged { path, .. } => changed.push(path),
+            Event::ExportJudged { path, verdict, class, count, .. } => {
+                judged.push((path, verdict.as_str(), class, count));
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(changed, ["Makefile", "notes.txt"], "what is held did not change anything");
+    judged.sort();
+    let row = |path: &str, verdict, class: &str, count| {
+        (path.to_owned(), verdict, class.to_owned(), count)
+    };
+    assert!(judged.contains(&row(".envrc", "held", "directory-environment", None)), "{judged:?}");
+    assert!(judged.contains(&row(".git/hooks/pre-commit", "refused", "git-hook", None)));
+    assert!(judged.contains(&row("Makefile", "flagged", "build-script", None)));
+    let states = judged.iter().filter(|one| one.2 == "git-state");
+    assert_eq!(
+        states.map(|one| (one.0.as_str(), one.1)).collect::<Vec<_>>(),
+        [(".git", "refused")]
+    );
+    let export = ended.receipt.body().export.unwrap();
+    assert_eq!((export.flagged, export.held), (1, 1));
+    assert!(ended.judged.iter().any(|one| one.path == ".envrc"), "the summary can name it");
+    let capture = ended.receipt.body().capture.clone().unwrap();
+    assert_eq!((capture.extent, capture.files), (CaptureExtent::Complete, 2));
+}
+
+#[test]
+fn a_capture_that_misses_something_says_so() {
+    let house = House::new();
+    let upper = tempfile::tempdir().unwrap();
+    let mut deep = upper.path().to_owned();
+    for _ in 0..200 {
+        deep.push("d");
+    }
+    std::fs::create_dir_all(&deep).unwrap();
+    std::fs::write(deep.join("buried"), "x").unwrap();
+    let mut backend = TestBackend::new();
+    backend.upper = Some(upper.path().to_owned());
+    let ended = house.run(request("true"), &backend);
+    let capture = ended.receipt.body().capture.clone().unwrap();
+    assert_ne!(capture.extent, CaptureExtent::Complete, "{capture:?}");
+    assert!(capture.reason.is_some());
+}
+
+#[test]
+fn nothing_changed_is_only_recorded_where_somebody_looked() {
+    let house = House::new();
+    let mut backend = TestBackend::new();
+    let direct = house.run(request("true"), &backend);
+    let capture = direct.receipt.body().capture.clone().unwrap();
+    assert_eq!(capture.extent, CaptureExtent::None, "{capture:?}");
+    let upper = tempfile::tempdir().unwrap();
+    backend.upper = Some(upper.path().to_owned());
+    let overlay = house.run(request("true"), &backend);
+    let capture = overlay.receipt.body().capture.clone().unwrap();
+    assert_eq!((capture.extent, capture.files), (CaptureExtent::Complete, 0));
 }

@@ -186,6 +186,7 @@ impl House {
             tty: None,
             cancel: &self.cancel,
             observer: &self.shown,
+            gate: &warrant_workspace::GatePolicy::advised(),
             clock: &clock,
         };
         governed_run(&surroundings, lease)

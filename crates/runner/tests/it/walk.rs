@@ -35,6 +35,7 @@ fn a_run_leaves_a_receipt_that_both_signed() {
             "command.executed",
             "posture.observed",
             "output.recorded",
+            "capture.recorded",
             "artifact.created",
             "boundary.crossed",
             "outcome.recorded",

@@ -3,8 +3,10 @@
 use anyhow::Context as _;
 use serde_json::{Value, json};
 use warrant_plane::Judgment;
+use warrant_protocol::observation::{CaptureExtent, ExportVerdict};
 use warrant_protocol::story::outcome_words;
 use warrant_protocol::{Isolation, LimitKind, Outcome, RunId, Timestamp};
+use warrant_runner::JudgedPath;
 use warrant_runner::run::Ended;
 use warrant_workspace::{TreePath, Verdict};
 
@@ -204,6 +206,57 @@ fn blocked(ended: &Ended) -> Option<String> {
 }
 
 fn kept_notes(kept: &Kept, ended: &Ended) -> Vec<String> {
+    let notes = notes_of_writes(kept, ended);
+    let capture = captured_note(ended);
+    match kept {
+        // What was exported has been named with what became of it.
+        Kept::Exported { .. } => notes.into_iter().chain(capture).collect(),
+        Kept::Nothing | Kept::AsDiff(_) | Kept::RolledBack => {
+            notes.into_iter().chain(judged_notes(ended)).chain(capture).collect()
+        }
+    }
+}
+
+/// Names what the export gate decided, where nothing is exported.
+fn judged_notes(ended: &Ended) -> Vec<String> {
+    const MOST_NAMED: usize = 10;
+    let kept_out = |judged: &&JudgedPath| judged.verdict != ExportVerdict::Flagged;
+    let all = ended.judged.iter().filter(kept_out);
+    let mut notes: Vec<String> = all
+        .clone()
+        .take(MOST_NAMED)
+        .map(|judged| {
+            let JudgedPath { path, verdict, class, count } = judged;
+            let path = ui::printable(path);
+            let paths = count.map(|count| format!(", {count} paths")).unwrap_or_default();
+            let next = match verdict {
+                ExportVerdict::Refused => "never written back".to_owned(),
+                ExportVerdict::Held | ExportVerdict::Flagged => {
+                    format!("written back only with: warrant pull {} --release {path}", ended.run)
+                }
+            };
+            format!("{}: {path} ({class}{paths}); {next}", verdict.as_str())
+        })
+        .collect();
+    let more = all.count().saturating_sub(MOST_NAMED);
+    if more > 0 {
+        notes.push(format!("and {more} more paths; see warrant receipt {}", ended.run));
+    }
+    notes
+}
+
+/// Says where not everything that changed was seen.
+fn captured_note(ended: &Ended) -> Option<String> {
+    let capture = ended.receipt.body().capture.as_ref()?;
+    // Where nothing was captured, the message of the run or its mode says why.
+    if capture.extent != CaptureExtent::Partial {
+        return None;
+    }
+    let reason = capture.reason.as_deref().unwrap_or("no reason given");
+    Some(format!("only a part of the changes was captured: {}", ui::printable(reason)))
+}
+
+fn notes_of_writes(kept: &Kept, ended: &Ended) -> Vec<String> {
     let run = &ended.run;
     let name = |path: &TreePath| ui::printable(&ended.name_of(path));
     match kept {
@@ -233,10 +286,17 @@ fn kept_notes(kept: &Kept, ended: &Ended) -> Vec<String> {
 }
 
 fn kept_details(kept: &Kept, ended: &Ended) -> Value {
+    let judged = || -> Vec<Value> {
+        let one = |judged: &JudgedPath| {
+            let JudgedPath { path, verdict, class, count } = judged;
+            json!({"path": path, "verdict": verdict, "class": class, "count": count})
+        };
+        ended.judged.iter().map(one).collect()
+    };
     match kept {
-        Kept::Nothing => json!({"writes": "none"}),
-        Kept::AsDiff(diff) => json!({"writes": "diff", "diffHash": diff}),
-        Kept::RolledBack => json!({"writes": "rolled-back"}),
+        Kept::Nothing => json!({"writes": "none", "gated": judged()}),
+        Kept::AsDiff(diff) => json!({"writes": "diff", "diffHash": diff, "gated": judged()}),
+        Kept::RolledBack => json!({"writes": "rolled-back", "gated": judged()}),
         Kept::Exported { paths, gated, conflicts, left_out, .. } => {
             let names = |paths: &[TreePath]| -> Vec<String> {
                 paths.iter().map(|path| ended.name_of(path)).collect()
