@@ -142,8 +142,18 @@ impl Demands {
 
     /// Returns the demanded components that do not hold, or of which only our wish is known.
     pub(crate) fn lacking(&self, posture: &Posture) -> Vec<String> {
+        self.lacking_up_to(posture, Evidence::Measured)
+    }
+
+    /// As [`Demands::lacking`], for a run that was stopped: it may never have reached its program,
+    /// and then nobody could look at its boundary from inside.
+    pub(crate) fn lacking_when_stopped(&self, posture: &Posture) -> Vec<String> {
+        self.lacking_up_to(posture, Evidence::Reported)
+    }
+
+    fn lacking_up_to(&self, posture: &Posture, most: Evidence) -> Vec<String> {
         let holds = |name: &&String| {
-            let weakest = self.evidence.get(*name).copied().unwrap_or(WEAKEST_EVIDENCE);
+            let weakest = self.evidence.get(*name).copied().unwrap_or(WEAKEST_EVIDENCE).min(most);
             posture.components.get(*name).is_some_and(|component| match component.enforcement {
                 Enforcement::Enforced => component.evidence >= weakest,
                 Enforcement::Observed => {

@@ -410,7 +410,12 @@ fn check_held(
     demands: &Demands,
     report: &RunReport,
 ) -> Result<(), Halt> {
-    let lacking = demands.lacking(&report.posture);
+    let lacking = match report.outcome {
+        Outcome::Cancelled | Outcome::Limited { .. } => {
+            demands.lacking_when_stopped(&report.posture)
+        }
+        _ => demands.lacking(&report.posture),
+    };
     if lacking.is_empty() || report.operation.is_some() {
         return Ok(());
     }
