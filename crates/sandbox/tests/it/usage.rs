@@ -67,3 +67,16 @@ fn peak_memory_of_a_killed_run_is_not_that_of_the_supervisor() {
     assert_eq!(memory.stdout(), "big\n");
     assert!(report.usage.peak_memory_bytes >= Some(150_000_000), "{:?}", report.usage);
 }
+
+#[test]
+fn cpu_time_of_processes_that_outlive_their_program_is_not_lost() {
+    let workspace = workspace();
+    let script = format!("{SPIN} & sleep 0.7; exit 0");
+    let mut invocation = shell(workspace.path(), &script);
+    invocation.files.access = WorkspaceAccess::Direct;
+    invocation.limits = Limits { wall_ms: Some(90_000), ..NONE };
+    let (report, memory) = run(&Namespace::new(), invocation);
+    let report = report.unwrap();
+    assert_eq!(report.outcome, Outcome::Exited { code: 0 });
+    counts_at_least(&memory.stdout(), &report.usage);
+}
