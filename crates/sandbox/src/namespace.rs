@@ -49,7 +49,7 @@ use crate::{
 
 pub(crate) use identity::RunIdentity as NamespaceIdentity;
 pub(crate) use kept::{Kept, Order, Starter};
-pub(crate) use lower::{c_path, environment, program};
+pub(crate) use lower::{add_proxy, c_path, plain_environment, program};
 pub use masks::veiled;
 pub(crate) use posture::provider_version;
 pub use worker::{Worker, seal_worker, worker_control};

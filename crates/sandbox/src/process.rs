@@ -22,7 +22,7 @@ use warrant_protocol::{Enforcement, Isolation, LimitKind, Limits, Posture};
 use crate::cgroup::{Cgroups, Counts};
 use crate::door::{self, Door};
 use crate::invocation::shown;
-use crate::namespace::{c_path, environment, program, provider_version};
+use crate::namespace::{add_proxy, c_path, plain_environment, program, provider_version};
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
 use crate::sight::{Claim, RunSight};
 use crate::started::Started;
@@ -163,12 +163,12 @@ fn check(invocation: &Invocation) -> Result<(), Refusal> {
     if invocation.tty.is_some() {
         return refuse("the process tier has no terminal: ask for the namespace tier");
     }
-    program(&invocation.command, &environment(invocation, SHOWN_PROXY)).map(drop)?;
+    program(&invocation.command, &proxied(invocation, SHOWN_PROXY)).map(drop)?;
     door::rules(&invocation.network).map(drop)
 }
 
 fn artifact(invocation: &Invocation) -> Value {
-    let env = environment(invocation, SHOWN_PROXY);
+    let env = proxied(invocation, SHOWN_PROXY);
     let env = env.iter().map(|variable| variable.value.shown(&variable.name));
     json!({
         "provider": "process",
@@ -183,13 +183,21 @@ fn artifact(invocation: &Invocation) -> Value {
     })
 }
 
+/// Returns the environment, with the proxy in it whatever the rules are: it is what records an
+/// attempt in this tier, of a contract that allows nothing and to loopback, too.
+fn proxied(invocation: &Invocation, proxy: &str) -> Vec<EnvVar> {
+    let mut env = plain_environment(invocation);
+    add_proxy(&mut env, proxy, "");
+    env
+}
+
 fn tethered(
     invocation: &Invocation,
     proxy: &str,
     stdio: warrant_jail::Stdio,
 ) -> Result<Tether, BoundaryError> {
     let describing = at("describing the program");
-    let env = environment(invocation, proxy);
+    let env = proxied(invocation, proxy);
     let (argv, candidates) = program(&invocation.command, &env).map_err(refused)?;
     let text =
         |variable: &EnvVar| CString::new(format!("{}={}", variable.name, variable.value.reveal()));

@@ -184,9 +184,18 @@ fn is_directory_below(root: &Path, below: &Path) -> bool {
     openat2(&root, below, flags, Mode::empty(), how).is_ok()
 }
 
-/// Returns the environment: the invocation's own, and what every program needs if it is missing.
-/// `proxy` is the authority of the explicit proxy's URL.
+/// Returns the environment in the namespace tier. `proxy` is the authority of the explicit proxy's
+/// URL; loopback is the sandbox's own.
 pub(crate) fn environment(invocation: &Invocation, proxy: &str) -> Vec<EnvVar> {
+    let mut env = plain_environment(invocation);
+    if invocation.network != Network::Allow(Vec::new()) {
+        add_proxy(&mut env, proxy, "localhost,127.0.0.1,::1");
+    }
+    env
+}
+
+/// Returns the invocation's own environment, and what every program needs if it is missing.
+pub(crate) fn plain_environment(invocation: &Invocation) -> Vec<EnvVar> {
     let mut env = invocation.env.clone();
     let mut add = |name: &str, value: &str| {
         if variable(&env, name).is_none() {
@@ -199,18 +208,22 @@ pub(crate) fn environment(invocation: &Invocation, proxy: &str) -> Vec<EnvVar> {
     if invocation.tty.is_some() {
         add("TERM", "xterm-256color");
     }
-    if invocation.network != Network::Allow(Vec::new()) {
-        let proxy = format!("http://{proxy}");
-        for name in
-            ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
-        {
-            add(name, &proxy);
-        }
-        for name in ["NO_PROXY", "no_proxy"] {
-            add(name, "localhost,127.0.0.1,::1");
+    env
+}
+
+/// Adds the variables that name the explicit proxy, where the invocation names none itself;
+/// `direct` are the hosts that programs reach without it.
+pub(crate) fn add_proxy(env: &mut Vec<EnvVar>, proxy: &str, direct: &str) {
+    let proxy = format!("http://{proxy}");
+    let proxies =
+        ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
+    let named = proxies.map(|name| (name, proxy.as_str())).into_iter();
+    for (name, value) in named.chain(["NO_PROXY", "no_proxy"].map(|name| (name, direct))) {
+        if variable(env, name).is_none() {
+            let value = EnvValue::Plain(value.to_owned());
+            env.push(EnvVar { name: name.to_owned(), value });
         }
     }
-    env
 }
 
 fn variable<'a>(env: &'a [EnvVar], name: &str) -> Option<&'a str> {

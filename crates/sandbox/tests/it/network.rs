@@ -270,3 +270,26 @@ fn other_users_cannot_use_the_proxy_of_the_process_tier() {
     });
     assert_eq!(seen, ("407\n407\nb'public'\n".to_owned(), 1));
 }
+
+/// In the process tier the proxy is what sees an attempt, so it is there even when nothing is
+/// allowed, and loopback goes through it.
+#[test]
+fn process_tier_records_attempts_of_a_contract_that_allows_nothing() {
+    let program = "for url in ('http://public.test/', 'http://127.0.0.1:9/'):\n    \
+            try:\n        print(urllib.request.urlopen(url, timeout=5).read())\n    \
+            except Exception as e:\n        print(getattr(e, 'code', type(e).__name__))";
+    let (text, decisions) = internet().on_host(|| {
+        let workspace = workspace();
+        std::fs::write(workspace.path().join("attack.py"), trying(program)).unwrap();
+        let mut invocation = shell(workspace.path(), "exec python3 attack.py 2>&1");
+        invocation.network = Network::Allow(Vec::new());
+        invocation.files.access = WorkspaceAccess::Direct;
+        let (report, memory) = run(&Process::with_egress(options()), invocation);
+        assert_eq!(report.unwrap().outcome, Outcome::Exited { code: 0 });
+        let decisions = memory.decisions.lock().unwrap();
+        let hosts: Vec<String> = decisions.iter().map(|d| d.host.to_string()).collect();
+        (memory.stdout(), hosts)
+    });
+    assert_eq!(text, "403\n403\n");
+    assert_eq!(decisions, ["public.test", "127.0.0.1"]);
+}
