@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 
 use libc::c_int;
 
-use crate::command::{self, Beginning, Beside, Start};
+use crate::command::{self, Beginning, SpawnContext, Start};
 use crate::init::{self, Descriptors, Orders};
 use crate::message::{At, Failure, Message, Step, WITH_TERMINAL, Word};
 use crate::mounts::{self, Root, Wanted};
@@ -105,10 +105,11 @@ fn start_and_become_init(plan: &Plan<'_>, built: &Built<'_>) -> Failure {
         Ok(gate) => gate as Fd,
         Err(errno) => return Failure { step: Step::Init, errno },
     };
-    let beside = Beside { control: plan.control, gate: Some(gate), terminal: built.terminal };
+    let context =
+        SpawnContext { control: plan.control, gate: Some(gate), terminal: built.terminal };
     // SECURITY: the program is not executed before init stands, so nobody inside ever runs beside
     // what this process still has of the supervisor.
-    let beginning = Beginning { start: &plan.start, beside, filter: built.filter };
+    let beginning = Beginning { start: &plan.start, context, filter: built.filter };
     let program = match command::spawn(&beginning) {
         Ok(program) => program,
         Err(failure) => return failure,

@@ -57,7 +57,7 @@ impl<'a> Start<'a> {
 
 /// What the program's process has besides what it starts with.
 #[derive(Clone, Copy)]
-pub(crate) struct Beside {
+pub(crate) struct SpawnContext {
     /// Where it says that it could not be confined or executed.
     pub(crate) control: Fd,
     /// Where it waits, confined, before it executes: an event counter. Without one its parent
@@ -70,7 +70,7 @@ pub(crate) struct Beside {
 /// What the program's process reads in memory it shares with its parent.
 pub(crate) struct Beginning<'a> {
     pub(crate) start: &'a Start<'a>,
-    pub(crate) beside: Beside,
+    pub(crate) context: SpawnContext,
     /// The system call filter.
     pub(crate) filter: Option<&'a Filter>,
 }
@@ -81,7 +81,7 @@ pub(crate) struct Beginning<'a> {
 /// keep `beginning` until it executes or exits itself. A process that cannot be confined or
 /// executed tells the supervisor so and ends.
 pub(crate) fn spawn(beginning: &Beginning<'_>) -> Result<c_int, Failure> {
-    let wait = if beginning.beside.gate.is_none() { libc::CLONE_VFORK } else { 0 };
+    let wait = if beginning.context.gate.is_none() { libc::CLONE_VFORK } else { 0 };
     let flags = libc::CLONE_VM | libc::SIGCHLD | wait;
     let argument = std::ptr::from_ref(beginning).cast_mut().cast();
     // SAFETY: the stack is large, unused and aligned. It and `beginning` outlive the child's use of
@@ -105,10 +105,10 @@ pub(crate) fn process_limit(start: &Start<'_>) -> u64 {
 extern "C" fn enter(argument: *mut c_void) -> c_int {
     // SAFETY: `spawn` passes this, and it outlives its use here.
     let beginning = unsafe { &*argument.cast::<Beginning<'_>>() };
-    let Beginning { start, beside, .. } = beginning;
-    let (control, ended) = match place_descriptors(start.program, beside).at(Step::Stdio) {
+    let Beginning { start, context, .. } = beginning;
+    let (control, ended) = match place_descriptors(start.program, context).at(Step::Stdio) {
         Ok(placed) => (placed.control, confine(beginning, &placed)),
-        Err(failure) => (beside.control, Err(failure)),
+        Err(failure) => (context.control, Err(failure)),
     };
     let message = match ended {
         Ok(errno) => Message::new(Word::NotExecuted, errno.0, 0),
@@ -120,10 +120,10 @@ extern "C" fn enter(argument: *mut c_void) -> c_int {
 
 /// Confines the calling process and executes; returns only if nothing could be executed.
 fn confine(beginning: &Beginning<'_>, placed: &Placed) -> Result<Errno, Failure> {
-    let Beginning { start, beside, filter } = beginning;
+    let Beginning { start, context, filter } = beginning;
     let walls = start.walls;
     sys::number_call(libc::SYS_setsid, [0; 5]).at(Step::Session)?;
-    if beside.terminal.is_some() {
+    if context.terminal.is_some() {
         ioctl(0, libc::TIOCSCTTY, 0).at(Step::Terminal)?;
     }
     // SECURITY: keys of the person's own session.
@@ -176,9 +176,9 @@ const OUT_OF_THE_WAY: Fd = 2 * (3 + MOST_DESCRIPTORS) as Fd;
 
 /// Puts everything the program keeps at its number, what lasts until it is executed right above,
 /// and closes all else.
-fn place_descriptors(program: &Program, beside: &Beside) -> sys::Result<Placed> {
+fn place_descriptors(program: &Program, context: &SpawnContext) -> sys::Result<Placed> {
     let mut kept = [-1; 3 + MOST_DESCRIPTORS];
-    let standard = match (&program.stdio, beside.terminal) {
+    let standard = match (&program.stdio, context.terminal) {
         (Stdio::Pipes { stdin, stdout, stderr }, _) => {
             [stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()]
         }
@@ -197,8 +197,8 @@ fn place_descriptors(program: &Program, beside: &Beside) -> sys::Result<Placed> 
         Exec::Paths(_) => None,
         Exec::Descriptor(fd) => Some(above(fd.as_raw_fd())?),
     };
-    let gate = beside.gate.map(above).transpose()?;
-    let control = above(beside.control)?;
+    let gate = context.gate.map(above).transpose()?;
+    let control = above(context.control)?;
     for (number, source) in (0..).zip(kept.iter()) {
         sys::place(*source, number)?;
     }

@@ -7,7 +7,7 @@
 use libc::c_int;
 
 use crate::child::{await_word, join, now_ms};
-use crate::command::{self, Beginning, Beside, Start};
+use crate::command::{self, Beginning, SpawnContext, Start};
 use crate::message::{At, Failure, Message, Step, Word};
 use crate::spec::Groups;
 use crate::sys::{self, Errno, Fd};
@@ -35,9 +35,9 @@ fn keep(plan: &Plan<'_>) -> Result<(), Failure> {
     sys::prctl(libc::PR_SET_DUMPABLE, 0, 0).at(Step::Lifeline)?;
     Message::new(Word::Built, 0, 0).send(plan.control, &[]).at(Step::Handshake)?;
     await_word(plan.control, Word::Go)?;
-    let beside = Beside { control: plan.control, gate: None, terminal: None };
+    let context = SpawnContext { control: plan.control, gate: None, terminal: None };
     let program =
-        command::spawn(&Beginning { start: &plan.start, beside, filter: plan.start.filter() })?;
+        command::spawn(&Beginning { start: &plan.start, context, filter: plan.start.filter() })?;
     close_all_but(plan.control);
     let message = watch(plan, program)?;
     end_everyone();

@@ -306,21 +306,22 @@ fn make_overlay(scratch: Fd, layer: Fd, hidden: &[Hidden]) -> Result<Fd, Failure
         sys::close(middle);
     }
     let lower = if hidden.is_empty() { c"lower" } else { c"hidden:lower" };
-    overlay(scratch, lower, Some(Written { upper: c"upper", work: c"work" })).at(Step::OverlayMount)
+    overlay(scratch, lower, Some(UpperLayer { upper: c"upper", work: c"work" }))
+        .at(Step::OverlayMount)
 }
 
 /// Where an overlay keeps what is written to it.
-struct Written<'a> {
+struct UpperLayer<'a> {
     upper: &'a CStr,
     work: &'a CStr,
 }
 
-fn overlay(scratch: Fd, lower: &CStr, written: Option<Written<'_>>) -> sys::Result<Fd> {
+fn overlay(scratch: Fd, lower: &CStr, written: Option<UpperLayer<'_>>) -> sys::Result<Fd> {
     // Relative names: the scratch filesystem has no path, only a descriptor.
     sys::number_call(libc::SYS_fchdir, [scratch as usize, 0, 0, 0, 0])?;
     let config = sys::fsopen(c"overlay")?;
     sys::fsconfig_string(config, c"lowerdir", lower)?;
-    if let Some(Written { upper, work }) = written {
+    if let Some(UpperLayer { upper, work }) = written {
         sys::fsconfig_string(config, c"upperdir", upper)?;
         sys::fsconfig_string(config, c"workdir", work)?;
     }

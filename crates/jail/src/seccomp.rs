@@ -75,13 +75,17 @@ impl UnixSockets {
 pub enum SharedMemory {
     /// All: a control group counts it.
     Counted,
-    /// No files in memory, and segments of at most [`SMALL_SEGMENT_BYTES`]: nobody counts them.
+    /// No files in memory, no message queues, small sets of semaphores, and segments of at most
+    /// [`SMALL_SEGMENT_BYTES`]: nobody counts them.
     Small,
 }
 
 /// The largest System V segment where nobody counts them. Databases mark their directory with one
 /// of a few bytes; a namespace has at most 4096 of them.
 pub const SMALL_SEGMENT_BYTES: u32 = 16 << 10;
+
+/// The largest set of System V semaphores where nobody counts them; databases take 17 at a time.
+const SMALL_SET: u32 = 32;
 
 impl Filter {
     /// Returns the filter for `profile`.
@@ -189,14 +193,15 @@ fn fill_program(table: &mut BTreeMap<c_long, Verdict>, allowances: Allowances) {
             table.insert(libc::SYS_shmget, Verdict::Allow);
         }
         SharedMemory::Small => {
-            let check = Check {
-                when: When::Always,
-                argument: 1,
-                mask: u32::MAX,
-                test: Test::Above(SMALL_SEGMENT_BYTES),
-                errno: libc::ENOMEM,
+            let at_most = |most, errno| {
+                let test = Test::Above(most);
+                let check = Check { when: When::Always, argument: 1, mask: u32::MAX, test, errno };
+                Verdict::Check(vec![check])
             };
-            table.insert(libc::SYS_shmget, Verdict::Check(vec![check]));
+            table.insert(libc::SYS_shmget, at_most(SMALL_SEGMENT_BYTES, libc::ENOMEM));
+            // SECURITY: sets of 32 000 and full queues are gigabytes of the kernel's own memory.
+            table.insert(libc::SYS_semget, at_most(SMALL_SET, libc::ENOSPC));
+            table.insert(libc::SYS_msgget, Verdict::Refuse(libc::ENOSYS));
         }
     }
     fill_modes(table);
@@ -463,6 +468,9 @@ mod tests {
         let too_large = [0, SMALL_SEGMENT_BYTES + 1, 0, 0, 0, 0];
         program(libc::SYS_shmget, too_large, refusal(libc::ENOMEM));
         program(libc::SYS_memfd_create, NO_ARGS, refusal(libc::ENOSYS));
+        program(libc::SYS_semget, [0, 17, 0, 0, 0, 0], ALLOW);
+        program(libc::SYS_semget, [0, 32_000, 0, 0, 0, 0], refusal(libc::ENOSPC));
+        program(libc::SYS_msgget, NO_ARGS, refusal(libc::ENOSYS));
         check(MOST, libc::SYS_shmget, too_large, ALLOW);
         check(MOST, libc::SYS_memfd_create, NO_ARGS, ALLOW);
         check(Profile::Worker, libc::SYS_clone, [0x11, 0, 0, 0, 0, 0], eperm);

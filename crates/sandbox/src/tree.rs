@@ -83,7 +83,8 @@ fn cpu_ms(pid: i32, fields: std::ops::Range<usize>) -> u64 {
 }
 
 /// Names under which the kernel shows shared memory without a file of its own.
-const SHARED_WITHOUT_FILE: [&str; 3] = ["/dev/zero (deleted)", "/SYSV", "/memfd:"];
+const SHARED_WITHOUT_FILE: [&str; 4] =
+    ["/dev/zero (deleted)", "/SYSV", "/memfd:", "/anon_hugepage (deleted)"];
 
 /// Adds the shared memory without a file that a process maps, by its number.
 ///
@@ -117,7 +118,7 @@ fn memory_bytes(pid: i32) -> (u64, u64) {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
     };
-    let own = of("RssAnon:").unwrap_or(0) + of("VmPTE:").unwrap_or(0);
+    let own = ["RssAnon:", "VmPTE:", "HugetlbPages:"].iter().filter_map(|name| of(name)).sum();
     (own, of("RssFile:").unwrap_or(0))
 }
 

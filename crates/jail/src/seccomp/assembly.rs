@@ -89,18 +89,18 @@ pub(super) fn assemble(table: BTreeMap<c_long, Verdict>) -> Vec<sock_filter> {
 }
 
 /// Call numbers from `start` to the next segment's, and the code that decides about them.
-struct Segment {
+struct CallRange {
     start: u32,
     code: Vec<sock_filter>,
 }
 
-fn segments(table: BTreeMap<c_long, Verdict>) -> Vec<Segment> {
+fn segments(table: BTreeMap<c_long, Verdict>) -> Vec<CallRange> {
     let unknown = || vec![statement(RETURN, refusal(libc::ENOSYS))];
-    let mut segments: Vec<Segment> = Vec::new();
+    let mut segments: Vec<CallRange> = Vec::new();
     let mut push = |start: u32, code: Vec<sock_filter>| {
-        let same = |last: &Segment| is_same_return(&last.code, &code);
+        let same = |last: &CallRange| is_same_return(&last.code, &code);
         if !segments.last().is_some_and(same) {
-            segments.push(Segment { start, code });
+            segments.push(CallRange { start, code });
         }
     };
     let mut next = 0;
@@ -126,7 +126,7 @@ fn is_same_return(one: &[sock_filter], other: &[sock_filter]) -> bool {
 
 /// Returns code that finds the segment of the loaded call number; every path of it ends in a
 /// return.
-fn tree(segments: &[Segment]) -> Vec<sock_filter> {
+fn tree(segments: &[CallRange]) -> Vec<sock_filter> {
     let (left, right) = segments.split_at(segments.len() / 2);
     let Some(pivot) = right.first() else { return vec![statement(RETURN, KILL_PROCESS)] };
     if left.is_empty() {

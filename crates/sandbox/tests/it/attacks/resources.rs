@@ -13,6 +13,7 @@ crate::attacks::attacks!("resources":
     memory_in_files_without_a_name_is_bounded Always,
     memory_in_segments_without_a_process_is_bounded Always,
     memory_shared_by_processes_that_ended_is_bounded Always,
+    memory_of_the_kernel_in_semaphores_is_bounded Always,
     disk_is_bounded Always,
     inodes_are_bounded Always,
     output_flood_is_stopped Always,
@@ -70,6 +71,13 @@ fn memory_shared_by_processes_that_ended_is_bounded(scene: &Scene) -> Verdict {
         \x20 pid = os.fork()\n\x20 if pid == 0:\n\x20   m[i * (10 << 20):(i + 1) * (10 << 20)] = b'a' * (10 << 20)\n\x20   os._exit(0)\n\
         \x20 os.waitpid(pid, 0)\ntime.sleep(0.5)\nprint('BROKEN')\n";
     with_little_memory(scene, "/usr/bin/python3", program)
+}
+
+/// A set of 32 000 semaphores is 2 MB of the kernel's own memory, and no process's.
+fn memory_of_the_kernel_in_semaphores_is_bounded(scene: &Scene) -> Verdict {
+    let program = "my @s; for (1..100) { my $i = semget(0, 32000, 01600); last unless defined $i; push @s, $i }\n\
+        select(undef, undef, undef, 0.3); semctl($_, 0, 0, 0) for @s; print \"BROKEN\\n\" if @s == 100;";
+    with_little_memory(scene, "perl", program)
 }
 
 fn disk_is_bounded(scene: &Scene) -> Verdict {
