@@ -66,7 +66,7 @@ fn is_same_plane(served: &str, meant: &str) -> bool {
     if served == meant {
         return true;
     }
-    let (Some(served), Some(meant)) = (Authority::of(served), Authority::of(meant)) else {
+    let (Some(served), Some(meant)) = (UrlAuthority::of(served), UrlAuthority::of(meant)) else {
         return false;
     };
     let is_everywhere = served.host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified());
@@ -74,12 +74,12 @@ fn is_same_plane(served: &str, meant: &str) -> bool {
 }
 
 /// Host and port of an address.
-struct Authority<'a> {
+struct UrlAuthority<'a> {
     host: &'a str,
     port: &'a str,
 }
 
-impl<'a> Authority<'a> {
+impl<'a> UrlAuthority<'a> {
     fn of(url: &'a str) -> Option<Self> {
         let (_, rest) = url.split_once("://")?;
         let (host, port) = rest.rsplit_once(':')?;

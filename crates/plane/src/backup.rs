@@ -34,7 +34,7 @@ use crate::sealed::{MasterKey, SealError, SealedBlob};
 use crate::store::{DatabaseCopy, StoreError};
 use archive::ArchiveWriter;
 
-pub use restore::{RestoreError, RestoreOptions, Restored, restore};
+pub use restore::{RestoreError, RestoreOptions, RestoredHome, restore};
 
 /// The text of the member `version`.
 const VERSION: &str = "warrant.backup.v1";

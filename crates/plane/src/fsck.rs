@@ -30,7 +30,7 @@ const MOST_KEPT: usize = 1_000;
 #[serde(rename_all = "camelCase")]
 pub struct FsckReport {
     /// How much was checked.
-    pub checked: Checked,
+    pub checked: FsckCounts,
     /// How many problems there are.
     pub problem_count: u64,
     /// The first thousand of them.
@@ -43,7 +43,7 @@ pub struct FsckReport {
 /// How much was checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Checked {
+pub struct FsckCounts {
     /// Runs.
     pub runs: u64,
     /// Bundles of ended runs.
@@ -137,7 +137,7 @@ pub fn fsck(root: &Path, progress: &mut dyn FnMut(FsckProgress)) -> Result<FsckR
         Err(ReadOnlyError::Home(error)) => return Err(error.into()),
         Err(ReadOnlyError::Store(error)) => return unreadable(report, error),
     };
-    let mut check = Check { records: home.records(), report: &mut report, progress };
+    let mut check = FsckRun { records: home.records(), report: &mut report, progress };
     match check.everything() {
         Ok(()) => Ok(report),
         Err(FsckError::Store(error)) => unreadable(report, error),
@@ -174,13 +174,13 @@ impl FsckReport {
     }
 }
 
-struct Check<'a> {
+struct FsckRun<'a> {
     records: Records<'a>,
     report: &'a mut FsckReport,
     progress: &'a mut dyn FnMut(FsckProgress),
 }
 
-impl Check<'_> {
+impl FsckRun<'_> {
     fn everything(&mut self) -> Result<(), FsckError> {
         let store = self.records.store();
         (self.progress)(FsckProgress { phase: "database", done: 0, total: 1 });

@@ -25,7 +25,7 @@ pub(crate) struct RetiredKey {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Stored {
+struct RetiredKeyFile {
     version: String,
     role: SuccessionRole,
     public_key_pem: String,
@@ -37,7 +37,7 @@ struct Stored {
 impl RetiredKey {
     /// Returns the text that is stored.
     pub(crate) fn to_text(&self) -> Result<Vec<u8>, serde_json::Error> {
-        serde_json::to_vec_pretty(&Stored {
+        serde_json::to_vec_pretty(&RetiredKeyFile {
             version: VERSION.to_owned(),
             role: self.role,
             public_key_pem: self.key.pem().to_owned(),
@@ -76,14 +76,14 @@ pub(crate) fn retired_keys(root: &Path, check: Check) -> Result<Vec<RetiredKey>,
         }
         check(&path).map_err(|cause| at(&path, cause))?;
         let text = fs::read(&path).map_err(|cause| at(&path, cause))?;
-        let stored: Stored =
+        let stored: RetiredKeyFile =
             serde_json::from_slice(&text).map_err(|_| HomeError::Settings(path.clone()))?;
         if stored.version != VERSION {
             return Err(HomeError::Settings(path));
         }
         let key = PublicKey::from_pem(&stored.public_key_pem)
             .map_err(|cause| HomeError::Key { path: path.clone(), cause })?;
-        let Stored { role, retired_at, succession, .. } = stored;
+        let RetiredKeyFile { role, retired_at, succession, .. } = stored;
         found.push(RetiredKey { role, key, retired_at, succession });
     }
     found.sort_by_key(|retired| retired.retired_at);

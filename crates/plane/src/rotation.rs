@@ -106,19 +106,19 @@ pub fn rotate(
     let succession = sign_succession(role, (old, &new), retired_at)?;
     let key = old.public().clone();
     let record = RetiredKey { role, key, retired_at, succession: Some(succession) };
-    let next = Next::of(root, role.as_str());
+    let next = PendingKey::of(root, role.as_str());
     next.prepare((&new, home.master_key()), &record)?;
     finish_rotation(root, role.as_str()).map_err(at)?;
     Ok(Rotated { old: old.public().id().clone(), new: new.public().clone(), retired_at })
 }
 
 /// Where the parts of a rotation are.
-struct Next {
+struct PendingKey {
     keys: PathBuf,
     name: String,
 }
 
-impl Next {
+impl PendingKey {
     fn of(root: &Path, name: &str) -> Self {
         Self { keys: root.join("keys"), name: name.to_owned() }
     }
@@ -159,7 +159,7 @@ impl Next {
 /// # Errors
 /// The system's error when a file cannot be moved.
 pub(crate) fn finish_rotation(root: &Path, name: &str) -> io::Result<()> {
-    let next = Next::of(root, name);
+    let next = PendingKey::of(root, name);
     let decided = next.part("next.pub.pem");
     if !decided.exists() {
         return Ok(());

@@ -106,7 +106,7 @@ fn restore_with(
     root: &Path,
     arguments: &Restore,
     passphrase: Option<String>,
-) -> Result<warrant_plane::backup::Restored, RestoreError> {
+) -> Result<warrant_plane::backup::RestoredHome, RestoreError> {
     let passphrase = passphrase.map(|text| MasterKey::from_text(&text)).transpose()?;
     let options = match (arguments.without_keys, &passphrase) {
         (true, _) => Some(RestoreOptions::LeaveOut),

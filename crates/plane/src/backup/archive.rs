@@ -17,39 +17,39 @@ const MOST_NAME_BYTES: usize = 100;
 
 /// What the last entry says.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct End {
+struct ArchiveEnd {
     entries: u64,
     digest: Digest,
 }
 
 /// Hashes names, sizes and contents of entries in their order.
 #[derive(Default)]
-struct Running {
+struct RunningDigest {
     hasher: sha2::Sha256,
     entries: u64,
 }
 
-impl Running {
+impl RunningDigest {
     fn begin(&mut self, name: &str, size: u64) {
         self.entries += 1;
         self.hasher.update(format!("{name}\n{size}\n"));
     }
 
-    fn end(self) -> End {
+    fn end(self) -> ArchiveEnd {
         let digest = Digest::from_bytes(self.hasher.finalize().into());
-        End { entries: self.entries, digest }
+        ArchiveEnd { entries: self.entries, digest }
     }
 }
 
 /// Writes a container.
 pub(super) struct ArchiveWriter<W> {
     out: W,
-    running: Running,
+    running: RunningDigest,
 }
 
 impl<W: Write> ArchiveWriter<W> {
     pub(super) fn new(out: W) -> Self {
-        Self { out, running: Running::default() }
+        Self { out, running: RunningDigest::default() }
     }
 
     /// Adds an entry of exactly `size` bytes.
@@ -91,7 +91,7 @@ impl<W: Write> ArchiveWriter<W> {
 /// Reads a container.
 pub(super) struct ArchiveReader<R> {
     input: R,
-    running: Running,
+    running: RunningDigest,
 }
 
 /// An entry whose content comes next.
@@ -103,7 +103,7 @@ pub(super) struct EntryHead {
 
 impl<R: Read> ArchiveReader<R> {
     pub(super) fn new(input: R) -> Self {
-        Self { input, running: Running::default() }
+        Self { input, running: RunningDigest::default() }
     }
 
     /// Returns the next entry; none after a matching end.
@@ -122,7 +122,8 @@ impl<R: Read> ArchiveReader<R> {
         let mut text = Vec::new();
         (&mut self.input).take(head.size.min(4096)).read_to_end(&mut text)?;
         self.skip_padding(head.size)?;
-        let said: End = serde_json::from_slice(&text).map_err(|_| damaged("its end is no end"))?;
+        let said: ArchiveEnd =
+            serde_json::from_slice(&text).map_err(|_| damaged("its end is no end"))?;
         match said == expected {
             true => Ok(None),
             false => Err(damaged("its content is not what its end says")),

@@ -38,7 +38,7 @@ pub enum RestoreOptions<'a> {
 
 /// A home that was put back.
 #[derive(Debug, Clone)]
-pub struct Restored {
+pub struct RestoredHome {
     /// What the backup says of itself.
     pub manifest: BackupManifest,
     /// Whether the home has keys of its own instead of those of the backup.
@@ -116,7 +116,7 @@ pub fn restore(
     file: &Path,
     (root, options): (&Path, Option<RestoreOptions<'_>>),
     progress: &mut dyn FnMut(FsckProgress),
-) -> Result<Restored, RestoreError> {
+) -> Result<RestoredHome, RestoreError> {
     check_empty(root)?;
     let at = |cause| RestoreError::File { path: file.to_owned(), cause };
     let mut name = root.as_os_str().to_owned();
@@ -156,7 +156,7 @@ pub fn restore(
     fs::rename(&to, root).map_err(at)?;
     staging.is_kept = true;
     files::sync_parent(root).map_err(at)?;
-    Ok(Restored { manifest, has_fresh_keys: !has_private, report })
+    Ok(RestoredHome { manifest, has_fresh_keys: !has_private, report })
 }
 
 fn check_empty(root: &Path) -> Result<(), RestoreError> {

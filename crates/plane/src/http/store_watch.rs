@@ -19,11 +19,11 @@ const QUIET_AGE: Duration = Duration::from_secs(15);
 /// What was last seen of the store.
 #[derive(Debug, Default)]
 pub(crate) struct StoreWatch {
-    seen: Mutex<Seen>,
+    seen: Mutex<StoreSighting>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct StoreSighting {
     at: Option<Instant>,
     problem: Option<StoreProblem>,
 }

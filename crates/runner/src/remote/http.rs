@@ -124,7 +124,7 @@ enum Patience {
 }
 
 /// How the bytes of a call travel.
-enum Transport<'a> {
+enum CallTransport<'a> {
     /// To the address, with TLS if it says so.
     Tcp {
         /// A certificate file that is trusted instead of the machine's.
@@ -144,7 +144,7 @@ impl Http {
     /// # Errors
     /// [`ClientError`] when the address or the certificate is none.
     pub fn new(address: &str, ca: Option<&Path>) -> Result<Self, ClientError> {
-        Self::connected(address, &Transport::Tcp { ca })
+        Self::connected(address, &CallTransport::Tcp { ca })
     }
 
     /// Returns a client of the plane behind the Unix socket at `socket`; nothing it sends leaves
@@ -153,10 +153,10 @@ impl Http {
     /// # Errors
     /// [`ClientError`] when the address is none.
     pub fn over_socket(address: &str, socket: &Path) -> Result<Self, ClientError> {
-        Self::connected(address, &Transport::Socket { path: socket })
+        Self::connected(address, &CallTransport::Socket { path: socket })
     }
 
-    fn connected(address: &str, transport: &Transport<'_>) -> Result<Self, ClientError> {
+    fn connected(address: &str, transport: &CallTransport<'_>) -> Result<Self, ClientError> {
         let base = address.trim_end_matches('/').to_owned();
         let is_address = base.starts_with("http://") || base.starts_with("https://");
         let parsed = reqwest::Url::parse(&base).ok().filter(|url| url.has_host());
@@ -171,16 +171,16 @@ impl Http {
             .connect_timeout(CONNECT)
             .pool_idle_timeout(Duration::from_secs(60));
         match transport {
-            Transport::Socket { path } => {
+            CallTransport::Socket { path } => {
                 builder = builder.unix_socket(*path).tls_certs_only([]);
             }
-            Transport::Tcp { ca: Some(path) } => {
+            CallTransport::Tcp { ca: Some(path) } => {
                 builder = builder.tls_certs_only(certificates(path)?);
             }
-            Transport::Tcp { ca: None } if base.starts_with("http://") => {
+            CallTransport::Tcp { ca: None } if base.starts_with("http://") => {
                 builder = builder.tls_certs_only([]);
             }
-            Transport::Tcp { ca: None } => {}
+            CallTransport::Tcp { ca: None } => {}
         }
         let client = builder.build().map_err(|cause| ClientError::Setup(cause.into()))?;
         let (handle, running) = start_worker().map_err(|cause| ClientError::Setup(cause.into()))?;
