@@ -9,4 +9,5 @@
 
 mod collecting;
 mod doors;
+mod leases;
 mod providers;
