@@ -66,7 +66,12 @@ impl House {
             runtime.block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 let routes = in_front_of(axum::Router::new(), &hall);
-                warrant_plane::http::serve(listener, routes, None, stopped).await.unwrap();
+                let options = warrant_plane::http::ServeOptions {
+                    tls: None,
+                    admission: Arc::default(),
+                    shutdown: stopped,
+                };
+                warrant_plane::http::serve(listener, routes, options).await.unwrap();
             });
         });
         Self { _home: home, live, address, token, _stop: stop }

@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use warrant_plane::home::{Home, fresh_key};
 use warrant_plane::http::settings::Settings;
-use warrant_plane::http::{PlaneService, keep_house, router, serve};
+use warrant_plane::http::{PlaneService, ServeOptions, keep_house, router, serve};
 use warrant_plane::random;
 use warrant_protocol::{
     Chain, ChainedEvent, Contract, Digest, Event, Sealer, Signed, Signer, SigningKey, fold,
@@ -260,7 +260,9 @@ fn main() {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             tell.send(listener.local_addr().unwrap()).unwrap();
             tokio::spawn(keep_house(Arc::clone(&shared)));
-            serve(listener, router(shared), None, stopped).await.unwrap();
+            let admission = shared.admission();
+            let options = ServeOptions { tls: None, admission, shutdown: stopped };
+            serve(listener, router(shared), options).await.unwrap();
         });
     });
     let address = told.recv().unwrap();

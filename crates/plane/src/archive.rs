@@ -12,7 +12,10 @@ use crate::embedded::{EmbeddedError, EmbeddedPlane};
 use crate::files::check_private;
 use crate::home::{Check, HomeError, approvers_of};
 use crate::retired::retired_keys;
-use crate::store::{Store, StoreError};
+use crate::store::{ExportPosition, Store, StoreError};
+
+/// How much is read from the store at once.
+pub(crate) const PIECE_BYTES: usize = 256 * 1024;
 
 /// Why something could not be taken out of the archive.
 #[derive(Debug, Error)]
@@ -126,8 +129,16 @@ impl<'a> Records<'a> {
         };
         let contract = read("contract", row.contract.as_deref().unwrap_or_default())?;
         let receipt = read("receipt", &receipt)?;
-        let events: Result<Vec<_>, _> =
-            self.store.events(run)?.iter().map(|event| read("chain", &event.body)).collect();
+        let mut events = Vec::new();
+        loop {
+            let piece = self.store.events_piece(run, events.len() as u64, PIECE_BYTES)?;
+            if piece.is_empty() {
+                break;
+            }
+            for event in piece {
+                events.push(read("chain", &event.body)?);
+            }
+        }
         let retired = retired_keys(self.root, self.check).map_err(EmbeddedError::from)?;
         let signed_by = |key: &PublicKey, role: SuccessionRole, id: Option<&str>| {
             let known = retired.iter().filter(|retired| retired.role == role);
@@ -151,7 +162,7 @@ impl<'a> Records<'a> {
             "version": "warrant.bundle.v1",
             "contract": contract,
             "receipt": receipt,
-            "events": events?,
+            "events": events,
             "keys": {
                 "planePublicKeyPem": plane,
                 "runnerPublicKeyPem": runner,
@@ -172,14 +183,13 @@ impl<'a> Records<'a> {
     /// # Errors
     /// [`ArchiveError`] when the store cannot be read or nobody takes it.
     pub fn export(&self, since: Timestamp, out: &mut dyn Write) -> Result<(), ArchiveError> {
-        let written = self.store.events_since(since, |stored| {
-            let mut line: Value = serde_json::from_str(&stored.event.body)
-                .map_err(|_| StoreError::Malformed("event"))?;
-            if let Value::Object(members) = &mut line {
-                members.insert("runId".to_owned(), stored.run.to_string().into());
-            }
-            writeln!(out, "{line}").map_err(StoreError::from)
-        });
-        Ok(written?)
+        let mut position = Some(ExportPosition::since(since));
+        let mut piece = Vec::new();
+        while let Some(after) = position {
+            piece.clear();
+            position = self.store.export_piece(after, &mut piece, PIECE_BYTES)?;
+            out.write_all(&piece)?;
+        }
+        Ok(())
     }
 }

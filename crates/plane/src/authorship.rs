@@ -51,7 +51,8 @@ pub(crate) const fn author_of(event: &Event) -> Author {
         | Event::PostureObserved { .. }
         | Event::CaptureRecorded { .. }
         | Event::ExportJudged { .. }
-        | Event::NetworkFolded { .. } => Author::Runner,
+        | Event::NetworkFolded { .. }
+        | Event::ChainLimited { .. } => Author::Runner,
         Event::OutcomeRecorded { .. }
         | Event::RunCompleted {}
         | Event::RunFailed { .. }

@@ -46,16 +46,16 @@ pub mod process;
 mod reply;
 pub mod workshop;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, HttpBody as _};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, Uri};
 use axum::middleware::{self, from_fn, map_request};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt as _, stream};
 
 pub use lookout::{Change, Eye, Lookout, Over, Sighting};
@@ -67,8 +67,13 @@ pub use workshop::{
     Wakes, Wanted, Workshop, WorkshopError,
 };
 
+use tokio::sync::Semaphore;
 use warrant_protocol::Timestamp;
 use warrant_protocol::request::ActorRef;
+
+use crate::http::body::broken;
+use crate::http::budget::{Holder, Reservation};
+use crate::http::{Admission, COMPAT_THREADS, HttpError};
 
 /// The largest body a door reads; files travel whole.
 pub const MAX_BODY_BYTES: usize = 65 * 1024 * 1024;
@@ -76,6 +81,9 @@ pub const MAX_BODY_BYTES: usize = 65 * 1024 * 1024;
 /// How much of a body that nobody wanted is read, and for how long.
 const MOST_READ_OUT: usize = 4 * MAX_BODY_BYTES;
 const READ_OUT_TIME: Duration = Duration::from_secs(10);
+
+/// How many calls wait for their sandboxes at once.
+static COMPAT_CALLS: Semaphore = Semaphore::const_new(COMPAT_THREADS);
 
 /// Tells who holds a token of the doors.
 pub trait Keeper: Send + Sync {
@@ -143,19 +151,30 @@ pub fn in_front_of(rest: Router, hall: &Hall) -> Router {
     Router::new().fallback_service(served).layer(map_request(to_its_door))
 }
 
-/// Answers at once, and reads what is left of the request's body beside that: a client that still
-/// sends when the connection closes would see a broken connection, not why it was refused.
+/// Lends a request its body: each piece has its space in the plane's memory budget first, and a
+/// piece that gets none, or comes too slowly, ends the request with that reason.
+///
+/// Answers at once, and reads what is left of the body beside that: a client that still sends when
+/// the connection closes would see a broken connection, not why it was refused.
 async fn read_out(request: Request, next: middleware::Next) -> Response {
     let (parts, body) = request.into_parts();
     if body.is_end_stream() {
         return next.run(Request::from_parts(parts, body)).await;
     }
     let body = Arc::new(tokio::sync::Mutex::new(body.into_data_stream()));
-    let lent = stream::unfold(Arc::clone(&body), |body| async move {
-        let piece = body.lock().await.next().await;
-        piece.map(|piece| (piece, body))
+    let lent = Arc::new(LentBody::new(&parts));
+    let pieces = stream::unfold(Arc::clone(&body), {
+        let lent = Arc::clone(&lent);
+        move |body| {
+            let lent = Arc::clone(&lent);
+            async move {
+                let piece = body.lock().await.next().await?;
+                Some((lent.take(piece).await, body))
+            }
+        }
     });
-    let response = next.run(Request::from_parts(parts, Body::from_stream(lent))).await;
+    let response = next.run(Request::from_parts(parts, Body::from_stream(pieces))).await;
+    let response = lent.refusal().map_or(response, IntoResponse::into_response);
     let rest = async move {
         let (mut body, mut left) = (body.lock().await, MOST_READ_OUT);
         while let Some(Ok(piece)) = body.next().await {
@@ -167,6 +186,40 @@ async fn read_out(request: Request, next: middleware::Next) -> Response {
     };
     tokio::spawn(tokio::time::timeout(READ_OUT_TIME, rest));
     response
+}
+
+/// What a lent body has in memory, and why it ended early.
+struct LentBody {
+    space: tokio::sync::Mutex<Reservation>,
+    refusal: Mutex<Option<HttpError>>,
+}
+
+impl LentBody {
+    fn new(parts: &axum::http::request::Parts) -> Self {
+        let admission = Admission::of(&parts.extensions);
+        // Nobody's body is read here before their token was checked; who brings none checks packs
+        // of evidence, one after the other.
+        let holder = admission.connections.credential_name(&parts.headers);
+        let space = admission.budget.reservation(Holder::Known(holder));
+        Self { space: tokio::sync::Mutex::new(space), refusal: Mutex::default() }
+    }
+
+    async fn take(&self, piece: Result<Bytes, axum::Error>) -> Result<Bytes, axum::Error> {
+        let refusal = match piece {
+            // It is copied once when it is put together.
+            Ok(piece) => match self.space.lock().await.grow(2 * piece.len()).await {
+                Ok(()) => return Ok(piece),
+                Err(no_space) => no_space.into(),
+            },
+            Err(error) => broken(error),
+        };
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+        Err(axum::Error::new(std::io::Error::from(std::io::ErrorKind::Interrupted)))
+    }
+
+    fn refusal(&self) -> Option<HttpError> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 /// Rewrites the path of a request that belongs to a door, so that it is routed there.
@@ -248,7 +301,13 @@ impl Hall {
         F: FnOnce(&dyn Workshop) -> Result<T, WorkshopError> + Send + 'static,
     {
         let workshop = Arc::clone(&self.workshop);
-        match tokio::task::spawn_blocking(move || work(&*workshop)).await {
+        // Calls of these APIs have threads of their own, so that they keep nobody else from any.
+        let permit = COMPAT_CALLS.acquire().await;
+        let asked = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work(&*workshop)
+        });
+        match asked.await {
             Ok(result) => result,
             Err(_) => Err(WorkshopError::Failed),
         }

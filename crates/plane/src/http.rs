@@ -5,18 +5,24 @@
 //! [`keep_house`] ends leases that ran out. Handlers parse, call the plane on a thread that may
 //! wait for the disk, and answer; every refusal is made in one file, `error`.
 
+mod admission;
 mod answer;
 mod blobs;
 pub(crate) mod body;
+pub(crate) mod budget;
+mod connections;
 mod error;
 mod fleet;
 mod house;
 mod idp;
+pub(crate) mod json_scan;
+mod lanes;
 mod limits;
 mod local;
 mod logs;
 mod metrics;
 mod openapi;
+mod pace;
 mod people;
 mod policy_shelf;
 mod registry;
@@ -35,11 +41,15 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use axum::extract::Request;
 
+pub use admission::{Admission, BodySpace, buffer_json};
+pub use body::BodyBounds;
 pub use error::HttpError;
+pub use lanes::BLOCKING_THREADS;
+pub(crate) use lanes::COMPAT_THREADS;
 pub use local::serve_local;
 pub use routes::{router, router_with};
 pub(crate) use serve::OverTls;
-pub use serve::{TlsError, TlsFiles, serve, tls};
+pub use serve::{ServeOptions, TlsError, TlsFiles, serve, tls};
 pub use service::{PlaneService, ServiceError, Shared, keep_house};
 
 /// Returns where a request came from; without a connection it came from here.

@@ -18,6 +18,7 @@ use warrant_protocol::{
     Signer, Timestamp,
 };
 
+use crate::chain_limits::{Phase, check_limits};
 use crate::embedded::EmbeddedPlane;
 use crate::evidence_check::{
     EventRefusal, FalseClaim, StopKnowledge, check_completion, check_event,
@@ -29,6 +30,9 @@ use crate::store::{Completion, Durability, EventRow, FalseClaimRow, Owner, Store
 
 /// How many runs on their way are kept in memory; the rest is read from the store.
 const MAX_UNDERWAY: usize = 4096;
+
+/// How many bytes their chains may have together. In memory that is several times as much.
+const MAX_UNDERWAY_BYTES: u64 = 8 * 1024 * 1024;
 
 /// The runner that takes or holds a lease.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +67,32 @@ pub(crate) struct Held {
     pub(crate) chain: Chain,
 }
 
-pub(crate) type Underway = Mutex<HashMap<RunId, Held>>;
+/// Contracts and chains of runs on their way, within bounds.
+#[derive(Debug, Default)]
+pub(crate) struct UnderwayRuns {
+    runs: HashMap<RunId, Held>,
+    bytes: u64,
+}
+
+pub(crate) type Underway = Mutex<UnderwayRuns>;
+
+impl UnderwayRuns {
+    /// Keeps a run; where it does not fit it is read from the store when it is wanted.
+    fn keep(&mut self, run: &RunId, held: Held) {
+        self.remove(run);
+        let bytes = self.bytes + held.chain.size();
+        if self.runs.len() < MAX_UNDERWAY && bytes <= MAX_UNDERWAY_BYTES {
+            self.bytes = bytes;
+            self.runs.insert(run.clone(), held);
+        }
+    }
+
+    fn remove(&mut self, run: &RunId) -> Option<Held> {
+        let held = self.runs.remove(run)?;
+        self.bytes = self.bytes.saturating_sub(held.chain.size());
+        Some(held)
+    }
+}
 
 impl EmbeddedPlane {
     /// Leases one queued run; `epoch` is the number of its last lease.
@@ -145,6 +174,7 @@ impl EmbeddedPlane {
         let mut held = self.take_held(lease)?;
         check_holder(holder, lease, &held.chain)?;
         self.extend(holder, lease, (&mut held.chain, events))?;
+        check_limits(&held.chain, Phase::Before)?;
         let secrets = self.release(&held.contract, now)?;
         let start = StartEvents::of(&held.contract, lease, held.chain, now);
         let extended = Arc::clone(&start.extended);
@@ -171,6 +201,7 @@ impl EmbeddedPlane {
         let mut held = self.take_held(lease)?;
         check_holder(holder, lease, &held.chain)?;
         self.extend(holder, lease, (&mut held.chain, events))?;
+        check_limits(&held.chain, Phase::Before)?;
         let durability = if self.is_service() { Durability::Now } else { Durability::WithNext };
         self.store()
             .append_with(durability, lease, rows(events))
@@ -208,6 +239,7 @@ impl EmbeddedPlane {
         let mut held = self.take_held(lease)?;
         check_holder(holder.id, lease, &held.chain)?;
         self.extend(holder.id, lease, (&mut held.chain, events))?;
+        check_limits(&held.chain, Phase::End)?;
         let receipt = self.check_ending(holder, lease, (held, receipt))?;
         let signed = receipt
             .countersign(Signer::Plane, self.home().plane_key())
@@ -404,15 +436,13 @@ impl EmbeddedPlane {
 
     pub(crate) fn keep_held(&self, run: &RunId, held: Held) {
         let mut underway = self.underway.lock().unwrap_or_else(PoisonError::into_inner);
-        if underway.len() < MAX_UNDERWAY {
-            underway.insert(run.clone(), held);
-        }
+        underway.keep(run, held);
     }
 
     /// Whether contract and chain of this lease are in memory.
     pub(crate) fn is_held(&self, run: &RunId, epoch: u64) -> bool {
         let underway = self.underway.lock().unwrap_or_else(PoisonError::into_inner);
-        underway.get(run).is_some_and(|held| held.epoch == epoch)
+        underway.runs.get(run).is_some_and(|held| held.epoch == epoch)
     }
 
     pub(crate) fn forget_held(&self, run: &RunId) {

@@ -22,6 +22,7 @@ pub mod approvals;
 pub mod archive;
 mod authorship;
 pub mod backup;
+mod chain_limits;
 pub mod clock;
 pub mod doors;
 pub mod embedded;

@@ -137,8 +137,13 @@ async fn log_in(State(page): State<Arc<Page>>, request: Request) -> Response {
         return plain(StatusCode::FORBIDDEN, &json!({"error": "this is for the page only"}));
     }
     let bad = |error: &str| plain(StatusCode::BAD_REQUEST, &json!({"error": error}));
-    let Ok(body) = crate::http::body::read(request, LOGIN_BYTES).await else {
-        return plain(StatusCode::PAYLOAD_TOO_LARGE, &json!({"error": "body too large"}));
+    let body = match crate::http::body::read_small(request, LOGIN_BYTES).await {
+        Ok(body) => body,
+        Err(refusal) => {
+            let mut refusal = refusal.into_response();
+            protect(refusal.headers_mut());
+            return refusal;
+        }
     };
     let Ok(body) = serde_json::from_slice::<Value>(&body) else {
         return bad("request body is not valid JSON");

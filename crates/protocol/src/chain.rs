@@ -18,6 +18,48 @@ use crate::{Digest, Timestamp};
 /// The version text of chained events.
 pub const EVENT_VERSION: &str = "warrant.event.v1";
 
+/// The most events a chain has, but for those that end it.
+pub const MAX_EVENTS: u64 = 50_000;
+
+/// The most bytes a chain has ([`Chain::size`]), but for the events that end it.
+pub const MAX_BYTES: u64 = 16 * 1024 * 1024;
+
+/// How many events more may end a chain: outcome, artifacts, and that its limit was reached.
+pub const END_EVENTS: u64 = 256;
+
+/// How many bytes more they may have.
+pub const END_BYTES: u64 = 1024 * 1024;
+
+/// Which limit a chain has reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ChainLimit {
+    /// That of its events.
+    Events,
+    /// That of its bytes.
+    Bytes,
+}
+
+impl ChainLimit {
+    /// Returns the word on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Events => "events",
+            Self::Bytes => "bytes",
+        }
+    }
+
+    /// Returns the limit itself.
+    #[must_use]
+    pub const fn max(self) -> u64 {
+        match self {
+            Self::Events => MAX_EVENTS,
+            Self::Bytes => MAX_BYTES,
+        }
+    }
+}
+
 /// One link of a chain: the received JSON beside a typed view. It never changes, so copies share
 /// both.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,13 +117,14 @@ pub enum Break {
 pub struct Chain {
     genesis: Digest,
     events: Vec<ChainedEvent>,
+    size: u64,
 }
 
 impl Chain {
     /// Returns the empty chain of a contract.
     #[must_use]
     pub const fn new(contract_hash: Digest) -> Self {
-        Self { genesis: contract_hash, events: Vec::new() }
+        Self { genesis: contract_hash, events: Vec::new(), size: 0 }
     }
 
     /// Returns the chain of these events after checking every link.
@@ -93,12 +136,13 @@ impl Chain {
         events: Vec<ChainedEvent>,
     ) -> Result<Self, BrokenChain> {
         check_chain(contract_hash, events.iter().map(Some))?;
-        Ok(Self { genesis: contract_hash, events })
+        Ok(Self::checked(contract_hash, events))
     }
 
     /// Takes events whose links were just found to hold.
-    pub(crate) const fn checked(contract_hash: Digest, events: Vec<ChainedEvent>) -> Self {
-        Self { genesis: contract_hash, events }
+    pub(crate) fn checked(contract_hash: Digest, events: Vec<ChainedEvent>) -> Self {
+        let size = events.iter().map(ChainedEvent::size).sum();
+        Self { genesis: contract_hash, events, size }
     }
 
     /// Appends an event that happened at `at`.
@@ -107,6 +151,7 @@ impl Chain {
     /// [`InvalidEvent`] when the event holds something we do not sign.
     pub fn append(&mut self, at: Timestamp, event: &Event) -> Result<&ChainedEvent, InvalidEvent> {
         let next = ChainedEvent::next(self.head(), self.len(), at, event)?;
+        self.size += next.size();
         Ok(self.events.push_mut(next))
     }
 
@@ -116,6 +161,7 @@ impl Chain {
     /// [`BrokenChain`] when it does not follow.
     pub fn push(&mut self, event: ChainedEvent) -> Result<(), BrokenChain> {
         event.check_follows(self.head(), self.len())?;
+        self.size += event.size();
         self.events.push(event);
         Ok(())
     }
@@ -130,6 +176,25 @@ impl Chain {
     #[must_use]
     pub fn len(&self) -> u64 {
         self.events.len() as u64
+    }
+
+    /// Returns the size of all links together ([`ChainedEvent::size`]).
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Returns the limit that the chain has reached, if it has reached one. Only events that end a
+    /// run follow then.
+    #[must_use]
+    pub const fn limit_reached(&self) -> Option<ChainLimit> {
+        if self.events.len() as u64 >= MAX_EVENTS {
+            Some(ChainLimit::Events)
+        } else if self.size >= MAX_BYTES {
+            Some(ChainLimit::Bytes)
+        } else {
+            None
+        }
     }
 
     /// Returns whether there is no link.
@@ -250,6 +315,13 @@ impl ChainedEvent {
         &self.event
     }
 
+    /// Returns about how many bytes the link has as JSON: its names and texts, and eight for
+    /// everything else.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        members_size(&self.raw)
+    }
+
     /// Returns the event's type as it was received.
     #[must_use]
     pub fn event_type(&self) -> &str {
@@ -296,6 +368,19 @@ pub fn check_chain<'a>(
         prev = event.hash();
     }
     Ok(())
+}
+
+fn members_size(members: &Map<String, Value>) -> u64 {
+    members.iter().map(|(name, value)| name.len() as u64 + 4 + value_size(value)).sum()
+}
+
+fn value_size(value: &Value) -> u64 {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
+        Value::String(text) => text.len() as u64 + 2,
+        Value::Array(items) => items.iter().map(|item| 1 + value_size(item)).sum::<u64>() + 2,
+        Value::Object(members) => members_size(members) + 2,
+    }
 }
 
 /// Returns the JSON of a link and what it says of its place.

@@ -8,7 +8,7 @@
 //!
 //! | plane | runner |
 //! |---|---|
-//! | `run.created`, `decision.made`, `policy.evaluated`, `consent.*`, `approval.*`, `run.claimed`, `run.started`, `secret.released`, `run.stopping`, `run.requeued`, `run.lost`, `contract.expired` | `workspace.materialized`, `preflight.checked`, `posture.refused`, `gap.*`, `grant.added`, `preimage.bound`, `network.connected`, `network.folded`, `model.called`, `command.executed`, `operation.performed`, `posture.observed`, `output.recorded`, `file.changed`, `export.judged`, `capture.recorded`, `artifact.created`, `boundary.crossed`, `outcome.recorded` |
+//! | `run.created`, `decision.made`, `policy.evaluated`, `consent.*`, `approval.*`, `run.claimed`, `run.started`, `secret.released`, `run.stopping`, `run.requeued`, `run.lost`, `contract.expired` | `workspace.materialized`, `preflight.checked`, `posture.refused`, `gap.*`, `grant.added`, `preimage.bound`, `network.connected`, `network.folded`, `model.called`, `command.executed`, `operation.performed`, `posture.observed`, `output.recorded`, `file.changed`, `export.judged`, `capture.recorded`, `artifact.created`, `boundary.crossed`, `chain.limited`, `outcome.recorded` |
 //!
 //! The last event is `run.completed`, `run.failed` or `run.cancelled`, from whoever seals.
 
@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::chain::ChainLimit;
 use crate::decision::Decision;
 use crate::observation::{CaptureExtent, ExportVerdict, OperationGuard};
 use crate::preimage::Preimage;
@@ -502,9 +503,29 @@ pub enum Event {
         /// When it was over.
         expires_at: Timestamp,
     },
+    /// The chain reached its limit; further changes of files, destinations and models are not
+    /// recorded one by one (ours).
+    #[serde(rename = "chain.limited")]
+    ChainLimited {
+        /// Which limit.
+        limit: ChainLimit,
+        /// How much that is.
+        max: u64,
+    },
     /// A type nobody here knows; its JSON is kept.
     #[serde(other, rename = "unknown")]
     Unknown,
+}
+
+impl Event {
+    /// Returns whether a run may have any number of these; the others are few.
+    #[must_use]
+    pub const fn is_one_of_many(&self) -> bool {
+        matches!(
+            self,
+            Self::FileChanged { .. } | Self::NetworkConnected { .. } | Self::ModelCalled { .. }
+        )
+    }
 }
 
 /// How much about a runner's machine was proved when it enrolled.

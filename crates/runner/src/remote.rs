@@ -143,7 +143,7 @@ impl RemotePlane {
             wait_ms: Some(u64::try_from(CLAIM_WAIT.as_millis()).unwrap_or(u64::MAX)),
         };
         let sent = self.time.moment();
-        let answer = self.http.post_parked("/v1/claims", &value(&body)?, CLAIM_WAIT)?;
+        let answer = self.http.claim(self.enrolled.token(), &value(&body)?, CLAIM_WAIT)?;
         let arrived = self.time.moment();
         let malformed = |error: json::InvalidJson| CallError::Malformed(error.detail());
         match ClaimResult::from_value(&answer).map_err(malformed)? {

@@ -17,7 +17,8 @@ use warrant_plane::Home;
 use warrant_plane::doors::in_front_of;
 use warrant_plane::http::settings::{Settings, TokenFiles};
 use warrant_plane::http::{
-    PlaneService, Shared, TlsFiles, keep_house, router, serve, serve_local, tls,
+    BLOCKING_THREADS, PlaneService, ServeOptions, Shared, TlsFiles, keep_house, router, serve,
+    serve_local, tls,
 };
 use warrant_plane::serving::{OfferedSocket, write_address};
 
@@ -25,9 +26,6 @@ use super::doors;
 use crate::args::{Plane, PlaneStart};
 use crate::exit::{Exit, Misuse};
 use crate::ui;
-
-/// How many threads may wait for the disk at once.
-const DISK_THREADS: usize = 32;
 
 /// How long work may take that nobody waits for any more.
 const GIVE_UP: Duration = Duration::from_secs(2);
@@ -93,7 +91,7 @@ impl Serving<'_> {
         let acceptor = files.as_ref().map(tls).transpose()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(DISK_THREADS)
+            .max_blocking_threads(BLOCKING_THREADS)
             .build()
             .context("no runtime")?;
         let served = runtime.block_on(async {
@@ -126,7 +124,9 @@ impl Serving<'_> {
                 drop(socket);
                 close.send_replace(true);
             }));
-            serve(listener, routes, acceptor, closing).await.context("the plane cannot serve")?;
+            let admission = service.admission();
+            let options = ServeOptions { tls: acceptor, admission, shutdown: closing };
+            serve(listener, routes, options).await.context("the plane cannot serve")?;
             if let Some(serving_local) = serving_local
                 && tokio::time::timeout(GIVE_UP, serving_local).await.is_err()
             {

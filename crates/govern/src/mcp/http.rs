@@ -26,6 +26,7 @@ use rmcp::transport::streamable_http_server::{
     SessionId, SessionManager as _, StreamableHttpServerConfig, StreamableHttpService,
 };
 use tokio::runtime::{Handle, Runtime};
+use warrant_plane::http::{BodyBounds, BodySpace, buffer_json};
 use warrant_protocol::Digest;
 
 use super::uses::{HeldBy as _, InUse, Uses};
@@ -41,6 +42,9 @@ const IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// The largest message that is read.
 const MOST_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
+
+/// The most values a message has.
+const MOST_MESSAGE_VALUES: usize = 100_000;
 
 /// Threads on which calls of all tokens wait for their programs.
 const WORKERS: usize = 512;
@@ -66,6 +70,8 @@ struct Room {
     service: StreamableHttpService<Server, LocalSessionManager>,
     sessions: Arc<LocalSessionManager>,
     uses: Arc<Uses>,
+    /// Under which name its share of the plane's memory is counted.
+    holder: String,
 }
 
 /// Where a door finds its home, and under which names clients reach it.
@@ -147,6 +153,10 @@ async fn serve(State(house): State<Arc<House>>, mut request: Request) -> Respons
         None => None,
     };
     let is_end = request.method() == Method::DELETE;
+    let (request, _space) = match bounded(request, &room).await {
+        Ok(bounded) => bounded,
+        Err(refused) => return refused,
+    };
     let mut response = room.service.handle(request).await.map(Body::new);
     if is_end && response.status() == StatusCode::ACCEPTED {
         // It is over, not only asked for; the official client for Python warns of anything else.
@@ -166,6 +176,22 @@ async fn serve(State(house): State<Arc<House>>, mut request: Request) -> Respons
     let mut response = refusal(StatusCode::TOO_MANY_REQUESTS, text);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("30"));
     response
+}
+
+/// Reads a message within the plane's memory budget; it is parsed by whoever gets it.
+async fn bounded(request: Request, room: &Room) -> Result<(Request, Option<BodySpace>), Response> {
+    if request.method() != Method::POST {
+        return Ok((request, None));
+    }
+    let bounds = BodyBounds { bytes: MOST_MESSAGE_BYTES, values: MOST_MESSAGE_VALUES };
+    match buffer_json(request, &room.holder, bounds).await {
+        Ok((request, space)) => Ok((request, Some(space))),
+        Err(error) => {
+            let mut response = refusal(error.status(), error.message());
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            Err(response)
+        }
+    }
 }
 
 fn session_of(headers: &HeaderMap) -> Option<SessionId> {
@@ -215,6 +241,7 @@ impl House {
     }
 
     fn open_room(&self, holder: McpHolder) -> Result<Room, ()> {
+        let name = format!("mcp:{}", holder.token);
         let bench = Workbench::open(WorkbenchOptions {
             home: self.home.clone(),
             workspace: holder.workspace,
@@ -234,7 +261,7 @@ impl House {
             Arc::clone(&sessions),
             self.config.clone(),
         );
-        Ok(Room { service, sessions, uses: Arc::default() })
+        Ok(Room { service, sessions, uses: Arc::default(), holder: name })
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use warrant_protocol::RunId;
 
 use crate::doors::WorkshopError;
+use crate::http::json_scan::count_values;
 
 /// The header that names the run whose receipt speaks of a call.
 pub(crate) const RECEIPT_HEADER: HeaderName = HeaderName::from_static("x-receipt-id");
@@ -139,11 +140,21 @@ pub(crate) fn replaced(text: &str, old: &str, new: &str) -> Option<(String, usiz
     (length <= crate::doors::MAX_BODY_BYTES).then(|| (text.replace(old, new), count))
 }
 
+/// Checks that JSON is not too complex to be read.
+///
+/// SECURITY: few bytes can become many values, and the values of many bodies all the memory there
+/// is.
+pub(crate) fn check_complexity(body: &[u8]) -> Result<(), String> {
+    const MOST_VALUES: usize = 100_000;
+    count_values(body, MOST_VALUES).map(drop).map_err(|error| error.to_string())
+}
+
 /// Reads a body that must be a JSON object; an empty one is an empty object.
 pub(crate) fn object(body: &[u8]) -> Result<Map<String, Value>, String> {
     if body.is_empty() {
         return Ok(Map::new());
     }
+    check_complexity(body)?;
     match serde_json::from_slice(body) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(_) => Err("the body is no JSON object".to_owned()),

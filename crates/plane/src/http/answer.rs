@@ -5,6 +5,8 @@ use axum::response::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use serde::Serialize;
 
+use super::serve::HeldBody;
+
 /// Returns a JSON answer.
 pub(crate) fn json(value: &impl Serialize) -> Response {
     match serde_json::to_string(value) {
@@ -17,6 +19,11 @@ pub(crate) fn json(value: &impl Serialize) -> Response {
 /// Returns an answer of JSON that is text already.
 pub(crate) fn json_text(text: String) -> Response {
     typed("application/json", Body::from(text))
+}
+
+/// Returns an answer that keeps something until it was sent.
+pub(crate) fn held<T: Unpin + Send + 'static>(response: Response, held: T) -> Response {
+    response.map(|inner| Body::new(HeldBody { inner, _held: held }))
 }
 
 /// Returns an answer of some type.

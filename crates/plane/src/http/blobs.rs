@@ -3,30 +3,26 @@
 use std::io::{Read as _, Write as _};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt as _, stream};
 use hyper::HeaderMap;
 use hyper::header::CONTENT_LENGTH;
-use tokio::sync::mpsc;
 use warrant_protocol::Digest;
 use warrant_protocol::wire::StoredBlob;
 
 use super::error::HttpError;
+use super::lanes::{Lane, in_lane};
 use super::registry::{Capability, Principal};
-use super::service::{Shared, bearer, blocking};
+use super::service::{Shared, bearer};
 use super::{answer, body, no_route, peer_of};
 use crate::random;
-use crate::store::{BlobReader, CheckedFile, INLINE_BYTES};
+use crate::store::{BlobReader, BlobWriter, CheckedFile, INLINE_BYTES};
 
-/// How long the next piece of a blob may take.
-const PIECE_TIME: Duration = Duration::from_secs(60);
-
-/// How much of a blob is read at once.
+/// How much of a blob is read or written at once.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// `POST /v1/blobs`.
@@ -44,26 +40,13 @@ pub(super) async fn store(
     };
     let limit = service.limits.blob_bytes;
     let announced = body::length_of(request.headers());
-    let mut pieces = request.into_body().into_data_stream();
+    let pieces = request.into_body().into_data_stream();
     if announced.is_some_and(|length| length > limit) {
         body::drain(pieces);
-        return Err(HttpError::too_large());
+        return Err(HttpError::too_large(limit));
     }
-    let (send, mut receive) = mpsc::channel::<Bytes>(4);
-    let writing = blocking(&service, move |service| {
-        let mut writer = service.plane.store().blob_writer();
-        let mut is_whole = false;
-        while let Some(piece) = receive.blocking_recv() {
-            // An empty piece marks the end; a sender that broke off never sends it.
-            if piece.is_empty() {
-                is_whole = true;
-                break;
-            }
-            writer.write_all(&piece)?;
-        }
-        if !is_whole {
-            return Err(HttpError::bad_request("the body broke off"));
-        }
+    let writer = receive(&service, pieces, limit).await?;
+    let hash = in_lane(Lane::Transfers, &service, move |service| {
         let blob = writer.finish()?;
         let hash = blob.digest;
         if let Some(uploader) = uploader {
@@ -72,33 +55,41 @@ pub(super) async fn store(
         service.plane.store().record_blobs(vec![blob], random::now()?)?;
         Ok(hash)
     });
-    let feeding = async {
-        let mut total: u64 = 0;
-        loop {
-            let next = tokio::time::timeout(PIECE_TIME, pieces.next()).await;
-            let piece = match next {
-                Err(_) => return Err(HttpError::slow_body()),
-                Ok(None) => break,
-                Ok(Some(Err(_))) => return Err(HttpError::bad_request("the body broke off")),
-                Ok(Some(Ok(piece))) => piece,
-            };
-            total += piece.len() as u64;
+    Ok(answer::json(&StoredBlob { hash: hash.await? }))
+}
+
+/// Writes a blob as it arrives. No thread is held while nothing arrives, and no more than one piece
+/// is in memory.
+async fn receive(
+    service: &Shared,
+    mut pieces: BodyDataStream,
+    limit: u64,
+) -> Result<BlobWriter, HttpError> {
+    let mut writer = service.plane.store().blob_writer();
+    let (mut total, mut piece) = (0_u64, BytesMut::new());
+    loop {
+        let next = pieces.next().await.transpose().map_err(body::broken)?;
+        let is_end = next.is_none();
+        if let Some(bytes) = next {
+            total += bytes.len() as u64;
             if total > limit {
                 body::drain(pieces);
-                return Err(HttpError::too_large());
+                return Err(HttpError::too_large(limit));
             }
-            if !piece.is_empty() && send.send(piece).await.is_err() {
-                break;
-            }
+            piece.extend_from_slice(&bytes);
         }
-        // Whoever writes has failed already when this cannot be sent.
-        let _ = send.send(Bytes::new()).await;
-        drop(send);
-        Ok(())
-    };
-    let (fed, written) = tokio::join!(feeding, writing);
-    fed?;
-    Ok(answer::json(&StoredBlob { hash: written? }))
+        if piece.len() >= PIECE_BYTES || (is_end && !piece.is_empty()) {
+            let bytes = piece.split().freeze();
+            let written = in_lane(Lane::Transfers, service, move |_| {
+                writer.write_all(&bytes)?;
+                Ok(writer)
+            });
+            writer = written.await?;
+        }
+        if is_end {
+            return Ok(writer);
+        }
+    }
 }
 
 /// Whether the caller may store a blob: a principal who may, or the holder of a run. Returns who
@@ -114,7 +105,7 @@ async fn may_write(
         return service.admit((&headers, peer), Capability::BlobsWrite).map(Some).map_err(Some);
     }
     let opened = service.open_claim(token).map_err(|_| None)?;
-    let is_held = blocking(service, move |service| {
+    let is_held = in_lane(Lane::Transfers, service, move |service| {
         Ok(service.plane.store().holds(&opened.lease.run, opened.lease.epoch)?)
     });
     match is_held.await {
@@ -138,12 +129,12 @@ pub(super) async fn fetch(
         && let Some(caller) = may_read(&service, &request)?
     {
         let is_readable =
-            blocking(&service, move |service| Ok(service.may_read_blob(&caller, &digest)?));
+            in_lane(Lane::Transfers, &service, move |service| Ok(service.may_read_blob(&caller, &digest)?));
         if !is_readable.await? {
             return Err(HttpError::missing("blob not found"));
         }
     }
-    let found = blocking(&service, move |service| {
+    let found = in_lane(Lane::Transfers, &service, move |service| {
         let found = service.plane.store().sized_blob(&digest);
         Ok(found.inspect_err(|_| service.metrics.count("blobs.unreadable"))?)
     });
@@ -173,30 +164,18 @@ fn may_read(service: &Shared, request: &Request) -> Result<Option<Arc<Principal>
     service.admit((request.headers(), peer), Capability::RunsRead).map(Some)
 }
 
-/// Reads a file piece by piece on a thread that may wait for the disk.
-fn streamed(service: Shared, mut file: CheckedFile) -> Body {
-    let (send, receive) = mpsc::channel::<std::io::Result<Bytes>>(2);
-    tokio::task::spawn_blocking(move || {
-        loop {
+/// Reads a file as its reader takes it: a thread is used for as long as one piece takes.
+fn streamed(service: Shared, file: CheckedFile) -> Body {
+    Body::from_stream(stream::try_unfold((service, file), |(service, mut file)| async move {
+        let read = in_lane(Lane::Transfers, &service, move |service| {
             let mut piece = vec![0; PIECE_BYTES];
-            let read = match file.read(&mut piece) {
-                Ok(0) => return,
-                Ok(read) => {
-                    piece.truncate(read);
-                    Ok(Bytes::from(piece))
-                }
-                Err(error) => {
-                    service.metrics.count("blobs.unreadable");
-                    Err(error)
-                }
-            };
-            let is_end = read.is_err();
-            if send.blocking_send(read).is_err() || is_end {
-                return;
-            }
-        }
-    });
-    Body::from_stream(stream::unfold(receive, |mut receive| async {
-        receive.recv().await.map(|piece| (piece, receive))
+            let read = file.read(&mut piece);
+            let count = read.inspect_err(|_| service.metrics.count("blobs.unreadable"))?;
+            piece.truncate(count);
+            Ok((piece, file))
+        });
+        let (piece, file) = read.await.map_err(|_| std::io::Error::other("the blob broke off"))?;
+        let rest = (service, file);
+        Ok::<_, std::io::Error>((!piece.is_empty()).then(|| (Bytes::from(piece), rest)))
     }))
 }

@@ -1,4 +1,8 @@
 //! Reading bodies: limits hold before anything is buffered, and a refusal is heard.
+//!
+//! Whoever is known by the head of a request may send much; of everybody else little is read until
+//! their token has been checked. Every byte that is read, and every value that is parsed, has its
+//! space in the memory budget first.
 
 use std::time::Duration;
 
@@ -10,13 +14,33 @@ use hyper::HeaderMap;
 use hyper::header::CONTENT_LENGTH;
 use serde_json::Value;
 
+use super::admission::Admission;
+use super::budget::{Holder, Reservation};
 use super::error::HttpError;
+use super::json_scan::{self, Member};
+use super::pace::TooSlow;
+use super::peer_of;
 
-/// The most that a body may have whose sender is not known yet.
-pub(crate) const STRANGER_BYTES: usize = 64 * 1024;
+/// How much a body may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BodyBounds {
+    /// Bytes.
+    pub bytes: usize,
+    /// JSON values.
+    pub values: usize,
+}
 
-/// The most that a JSON body of somebody we know may have.
-pub(crate) const JSON_BYTES: usize = 32 * 1024 * 1024;
+/// A small call, also of somebody who is not known yet.
+pub(crate) const SMALL: BodyBounds = BodyBounds { bytes: 64 * 1024, values: 4_000 };
+
+/// A call with a statement or a secret in it.
+pub(crate) const MEDIUM: BodyBounds = BodyBounds { bytes: 256 * 1024, values: 16_000 };
+
+/// A policy.
+pub(crate) const POLICY: BodyBounds = BodyBounds { bytes: 4 * 1024 * 1024, values: 200_000 };
+
+/// A request with a workspace of a hundred thousand files, or the events of a run.
+pub(crate) const LARGE: BodyBounds = BodyBounds { bytes: 24 * 1024 * 1024, values: 600_000 };
 
 /// How long a whole JSON body may take.
 const BODY_TIME: Duration = Duration::from_secs(60);
@@ -27,10 +51,84 @@ const DRAIN_BYTES: usize = 64 * 1024 * 1024;
 /// How long a refused body is read.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 
-/// Reads a JSON body of at most `limit` bytes.
-pub(crate) async fn json(request: Request, limit: usize) -> Result<Value, HttpError> {
-    let bytes = read(request, limit).await?;
-    parse(&bytes)
+/// A JSON body that was read, with its space.
+#[derive(Debug)]
+pub(crate) struct JsonBody {
+    bytes: Bytes,
+    /// Free again once the body was used.
+    _space: Reservation,
+}
+
+impl JsonBody {
+    /// Returns whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Parses it; its space is there already.
+    pub(crate) fn parse(&self) -> Result<Value, HttpError> {
+        parse(&self.bytes)
+    }
+}
+
+/// Reads and parses a JSON body of somebody who is known; for bodies that are not large.
+pub(crate) async fn json(
+    request: Request,
+    bounds: BodyBounds,
+    holder: &str,
+) -> Result<Value, HttpError> {
+    json_body(request, bounds, Holder::Known(holder.to_owned())).await?.parse()
+}
+
+/// Reads a JSON body; it is parsed where that may take its time.
+pub(crate) async fn json_body(
+    request: Request,
+    bounds: BodyBounds,
+    holder: Holder,
+) -> Result<JsonBody, HttpError> {
+    let mut space = Admission::of(request.extensions()).budget.reservation(holder);
+    let bytes = read_into(request, bounds.bytes, &mut space).await?;
+    with_values(bytes, bounds, space).await
+}
+
+/// Takes the space that parsing needs.
+async fn with_values(
+    bytes: Bytes,
+    bounds: BodyBounds,
+    mut space: Reservation,
+) -> Result<JsonBody, HttpError> {
+    space.grow(json_scan::parsed_size(&bytes, bounds.values)?).await?;
+    Ok(JsonBody { bytes, _space: space })
+}
+
+/// Reads a JSON body that names its sender by a member of its own. Only so much as a [`SMALL`] body
+/// has is read before `identify` has checked that member and told who it is.
+pub(crate) async fn json_by_member(
+    request: Request,
+    name: &str,
+    identify: impl Fn(&str) -> Result<String, HttpError>,
+) -> Result<JsonBody, HttpError> {
+    let holder = Holder::Stranger(peer_of(&request));
+    let mut space = Admission::of(request.extensions()).budget.reservation(holder);
+    let mut reading = Reading::of(request, LARGE.bytes)?;
+    let is_small = reading.up_to(SMALL.bytes, &mut space).await?;
+    if is_small {
+        return with_values(reading.finish(), SMALL, space).await;
+    }
+    // SECURITY: the rest of a large body is read only for somebody whose token is good.
+    let holder = match json_scan::member(&reading.bytes, name) {
+        Member::Text(token) => identify(&token),
+        Member::NotYet | Member::Absent => Err(HttpError::token_too_late(name, SMALL.bytes)),
+    };
+    match holder {
+        Ok(holder) => space.identify(holder),
+        Err(error) => {
+            drain(reading.stream);
+            return Err(error);
+        }
+    }
+    let bytes = reading.whole(&mut space).await?;
+    with_values(bytes, LARGE, space).await
 }
 
 /// Reads bytes as JSON.
@@ -38,34 +136,98 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, HttpError> {
     warrant_protocol::json::parse(bytes).map_err(|_| HttpError::not_json())
 }
 
-/// Reads a body of at most `limit` bytes.
-pub(crate) async fn read(request: Request, limit: usize) -> Result<Bytes, HttpError> {
-    let announced = length_of(request.headers());
-    let mut stream = request.into_body().into_data_stream();
-    if announced.is_some_and(|length| length > limit as u64) {
-        drain(stream);
-        return Err(HttpError::too_large());
-    }
-    let collect = async {
-        let mut all = BytesMut::new();
-        while let Some(chunk) = stream.next().await {
-            // Whoever breaks off gets no answer anyway.
-            let chunk = chunk.map_err(|_| HttpError::not_json())?;
-            if all.len() + chunk.len() > limit {
-                return Ok(None);
-            }
-            all.extend_from_slice(&chunk);
-        }
-        Ok(Some(all.freeze()))
-    };
-    match tokio::time::timeout(BODY_TIME, collect).await {
-        Err(_) => Err(HttpError::slow_body()),
-        Ok(Err(error)) => Err(error),
-        Ok(Ok(Some(all))) => Ok(all),
-        Ok(Ok(None)) => {
+/// Reads a body of at most `limit` bytes, each with its space.
+pub(crate) async fn read_into(
+    request: Request,
+    limit: usize,
+    space: &mut Reservation,
+) -> Result<Bytes, HttpError> {
+    Reading::of(request, limit)?.whole(space).await
+}
+
+/// Reads a body of at most `limit` bytes of somebody who is known.
+pub(crate) async fn read(
+    request: Request,
+    limit: usize,
+    holder: &str,
+) -> Result<(Bytes, Reservation), HttpError> {
+    let holder = Holder::Known(holder.to_owned());
+    let mut space = Admission::of(request.extensions()).budget.reservation(holder);
+    let bytes = read_into(request, limit, &mut space).await?;
+    Ok((bytes, space))
+}
+
+/// Reads a body of at most `limit` bytes of somebody who is not known yet.
+pub(crate) async fn read_small(request: Request, limit: usize) -> Result<Bytes, HttpError> {
+    let holder = Holder::Stranger(peer_of(&request));
+    let mut space = Admission::of(request.extensions()).budget.reservation(holder);
+    read_into(request, limit, &mut space).await
+}
+
+/// A body on its way.
+struct Reading {
+    bytes: BytesMut,
+    stream: BodyDataStream,
+    limit: usize,
+    deadline: tokio::time::Instant,
+}
+
+impl Reading {
+    fn of(request: Request, limit: usize) -> Result<Self, HttpError> {
+        let announced = length_of(request.headers());
+        let stream = request.into_body().into_data_stream();
+        if announced.is_some_and(|length| length > limit as u64) {
             drain(stream);
-            Err(HttpError::too_large())
+            return Err(HttpError::too_large(limit as u64));
         }
+        let deadline = tokio::time::Instant::now() + BODY_TIME;
+        // Memory is used once something is written to it; a body that grows by doubling would take
+        // three times its size.
+        let bytes = BytesMut::with_capacity(announced.map_or(0, |length| length as usize));
+        Ok(Self { bytes, stream, limit, deadline })
+    }
+
+    /// Reads until there are more than `most` bytes, or all; true when that is all.
+    async fn up_to(&mut self, most: usize, space: &mut Reservation) -> Result<bool, HttpError> {
+        while self.bytes.len() <= most {
+            let next = tokio::time::timeout_at(self.deadline, self.stream.next()).await;
+            let chunk = match next {
+                Err(_) => return Err(HttpError::slow_body(format!("{BODY_TIME:?} were over"))),
+                Ok(None) => return Ok(true),
+                Ok(Some(chunk)) => chunk.map_err(broken)?,
+            };
+            if self.bytes.len() + chunk.len() > self.limit {
+                return Err(HttpError::too_large(self.limit as u64));
+            }
+            space.grow(chunk.len()).await?;
+            self.bytes.extend_from_slice(&chunk);
+        }
+        Ok(false)
+    }
+
+    async fn whole(mut self, space: &mut Reservation) -> Result<Bytes, HttpError> {
+        let read = self.up_to(self.limit, space).await;
+        match read {
+            Ok(_) => Ok(self.finish()),
+            Err(error) => {
+                drain(self.stream);
+                Err(error)
+            }
+        }
+    }
+
+    fn finish(self) -> Bytes {
+        self.bytes.freeze()
+    }
+}
+
+/// Tells why a body ended before its end.
+pub(crate) fn broken(error: axum::Error) -> HttpError {
+    let error = error.into_inner();
+    match error.downcast_ref::<TooSlow>() {
+        Some(slow) => HttpError::slow_body(slow.to_string()),
+        // Whoever breaks off gets no answer anyway.
+        None => HttpError::bad_request("the body broke off"),
     }
 }
 

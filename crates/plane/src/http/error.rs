@@ -13,6 +13,9 @@ use warrant_protocol::validate::Invalid;
 use warrant_protocol::wire::ErrorBody;
 
 use super::answer;
+use super::budget::NoSpace;
+use super::connections::ConnectionRefusal;
+use super::json_scan::TooComplex;
 use crate::approvals::ApproveError;
 use crate::archive::ArchiveError;
 use crate::embedded::EmbeddedError;
@@ -71,13 +74,73 @@ impl HttpError {
     }
 
     /// The body took too long to arrive.
-    pub(crate) fn slow_body() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "request body took too long")
+    pub(crate) fn slow_body(why: impl std::fmt::Display) -> Self {
+        let text = format!("request body took too long: {why}");
+        Self::new(StatusCode::REQUEST_TIMEOUT, text).retry_after(1)
     }
 
     /// The body is larger than this call takes.
-    pub(crate) fn too_large() -> Self {
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "body too large")
+    pub(crate) fn too_large(limit: u64) -> Self {
+        let text = format!("body too large: this call takes at most {limit} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+    }
+
+    /// A large body says too late whose it is.
+    pub(crate) fn token_too_late(member: &str, bytes: usize) -> Self {
+        let text = format!(
+            "body too large: beyond {bytes} bytes {member} must be its first member, \
+             or a bearer token"
+        );
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+    }
+
+    /// The connection is one too many.
+    pub(crate) fn too_many_connections(refusal: ConnectionRefusal) -> Self {
+        match refusal {
+            ConnectionRefusal::Address { limit } => {
+                let text = format!("this address has {limit} busy connections, which is the limit");
+                Self::new(StatusCode::TOO_MANY_REQUESTS, text).retry_after(1)
+            }
+            ConnectionRefusal::Total { limit } => {
+                let text = format!("the plane has {limit} busy connections, which is the limit");
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, text).retry_after(1)
+            }
+        }
+    }
+
+    /// The token has too many requests under way.
+    pub(crate) fn too_many_requests_of_token(limit: usize) -> Self {
+        let text = format!("this token has {limit} requests under way, which is the limit");
+        Self::new(StatusCode::TOO_MANY_REQUESTS, text).retry_after(1)
+    }
+
+    /// Returns its status.
+    #[must_use]
+    pub const fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Returns what the caller is told.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.body.error
+    }
+
+    const fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+
+    /// Returns the whole answer as it is sent on a connection that is closed at once.
+    pub(crate) fn as_text(&self) -> String {
+        let body = serde_json::to_string(&self.body).unwrap_or_default();
+        let retry = self.retry_after_s.map(|seconds| format!("retry-after: {seconds}\r\n"));
+        format!(
+            "HTTP/1.1 {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n{}connection: close\r\n\r\n{body}",
+            self.status,
+            body.len(),
+            retry.unwrap_or_default(),
+        )
     }
 
     /// There is none.
@@ -168,6 +231,28 @@ impl IntoResponse for HttpError {
             response.headers_mut().insert(hyper::header::RETRY_AFTER, seconds.into());
         }
         response
+    }
+}
+
+impl From<NoSpace> for HttpError {
+    fn from(refusal: NoSpace) -> Self {
+        match refusal {
+            NoSpace::Share { mib } => {
+                let text = format!("requests of this caller fill the {mib} MiB that one may have");
+                Self::new(StatusCode::TOO_MANY_REQUESTS, text).retry_after(1)
+            }
+            NoSpace::Busy => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "busy: the memory for requests is in use; try again",
+            )
+            .retry_after(1),
+        }
+    }
+}
+
+impl From<TooComplex> for HttpError {
+    fn from(refusal: TooComplex) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("body too large: {refusal}"))
     }
 }
 
@@ -289,10 +374,14 @@ impl From<PlaneError> for HttpError {
                     FailureClass::PolicyDenied | FailureClass::SecretReleaseDenied => {
                         StatusCode::FORBIDDEN
                     }
+                    FailureClass::BudgetExceeded => StatusCode::PAYLOAD_TOO_LARGE,
                     _ => StatusCode::BAD_REQUEST,
                 };
-                let code =
-                    if status == StatusCode::FORBIDDEN { "forbidden" } else { "bad_request" };
+                let code = match status {
+                    StatusCode::FORBIDDEN => "forbidden",
+                    StatusCode::PAYLOAD_TOO_LARGE => "too_large",
+                    _ => "bad_request",
+                };
                 let mut refusal = Self::coded(status, code, message);
                 refusal.body.failure = Some(failure);
                 refusal

@@ -25,9 +25,11 @@ use warrant_protocol::{
     ChainedEvent, Contract, Digest, PublicKey, Receipt, RunId, RunnerId, Timestamp,
 };
 
+use super::budget::{Holder as SpaceHolder, Reservation};
 use super::error::HttpError;
+use super::lanes::{Lane, in_lane};
 use super::registry::Runner;
-use super::service::{Opened, PlaneService, Shared, bearer, blocking};
+use super::service::{Opened, PlaneService, Shared, bearer};
 use super::settings::fresh_token;
 use super::waiting;
 use super::{answer, body, peer_of};
@@ -44,17 +46,23 @@ const MAX_RENEW_WAIT: Duration = Duration::from_secs(5);
 /// What a run of an old runner may take beyond its own time: fetching, packing, uploading.
 const OLD_RUNNER_MARGIN_MS: u64 = 600_000;
 
+/// How many times the size of its text a chain takes in memory.
+const CHAIN_COST: u64 = 6;
+
+/// The most of a live log that is told at once.
+const LOG_BYTES: usize = 1024 * 1024;
+
 type Answer = Result<Response, HttpError>;
 
 /// `POST /v1/runners/enroll`.
 pub(super) async fn enroll(State(service): State<Shared>, request: Request) -> Answer {
     let peer = peer_of(&request);
-    let value = body::json(request, body::STRANGER_BYTES).await?;
+    let value = small_body(&service, request).await?;
     let wish = Enroll::from_value(&value)?;
     if PublicKey::from_pem(&wish.public_key_pem).is_err() {
         return Err(HttpError::bad_request("publicKeyPem is not an ed25519 public key in PEM"));
     }
-    let result = blocking(&service, move |service| {
+    let result = in_lane(Lane::Leases, &service, move |service| {
         let runner_token = fresh_token()?;
         let row = RunnerRow {
             id: RunnerId::from_random(random::bytes()?).to_string(),
@@ -95,7 +103,7 @@ pub(super) async fn enroll(State(service): State<Shared>, request: Request) -> A
 /// `POST /v1/claims`.
 pub(super) async fn claim(State(service): State<Shared>, request: Request) -> Answer {
     let peer = peer_of(&request);
-    let value = body::json(request, body::STRANGER_BYTES).await?;
+    let value = small_body(&service, request).await?;
     let wish = ClaimRun::from_value(&value)?;
     let Some(runner) = service.registry.runner_by_token(&wish.runner_token) else {
         return Err(match service.failures.count(peer, std::time::Instant::now()) {
@@ -147,8 +155,10 @@ struct Seeker {
 /// run that was not started goes back at once.
 async fn take_next(service: &Shared, seeker: Arc<Seeker>) -> Result<Option<String>, HttpError> {
     let (tell, told) = oneshot::channel();
+    let permit = service.lanes.enter(Lane::Leases).await;
     let service = Arc::clone(service);
     tokio::task::spawn_blocking(move || {
+        let _permit = permit;
         let taken = service.take_next(&seeker);
         let lease = taken.as_ref().ok().and_then(|taken| taken.as_ref()).map(|t| t.run.clone());
         if tell.send(taken).is_err()
@@ -271,6 +281,17 @@ impl PlaneService {
     }
 }
 
+impl PlaneService {
+    /// Takes the memory for a chain that has to be read from the store first.
+    fn unread_chain_space(&self, opened: &Opened) -> Result<Option<Reservation>, HttpError> {
+        let (run, epoch) = (&opened.lease.run, opened.lease.epoch);
+        if self.plane.is_held(run, epoch) {
+            return Ok(None);
+        }
+        self.chain_space(run, &holder_name(opened), CHAIN_COST).map(Some)
+    }
+}
+
 /// A run that is being taken; whatever becomes of the attempt, the run is free for others after.
 struct Taking<'a> {
     claiming: &'a Mutex<HashSet<RunId>>,
@@ -348,10 +369,11 @@ pub(super) async fn start(
     Path(id): Path<String>,
     request: Request,
 ) -> Answer {
-    let bytes = runner_body(&service, request).await?;
-    let text = blocking(&service, move |service| {
-        let wish = StartRun::from_value(&body::parse(&bytes)?)?;
+    let content = runner_body(&service, request, &id).await?;
+    let text = in_lane(Lane::Leases, &service, move |service| {
+        let wish = StartRun::from_value(&content.parse()?)?;
         let opened = service.open_run(&wish.claim_token, &id)?;
+        let _space = service.unread_chain_space(&opened)?;
         let started = service.plane.start_lease(&opened.runner.id, &opened.lease, &wish.events);
         let started = started.map_err(|error| service.refused_runner(&opened, error))?;
         service.metrics.count("runs.started");
@@ -369,10 +391,11 @@ pub(super) async fn append(
     Path(id): Path<String>,
     request: Request,
 ) -> Answer {
-    let bytes = runner_body(&service, request).await?;
-    blocking(&service, move |service| {
-        let wish = AppendEvents::from_value(&body::parse(&bytes)?)?;
+    let content = runner_body(&service, request, &id).await?;
+    in_lane(Lane::Leases, &service, move |service| {
+        let wish = AppendEvents::from_value(&content.parse()?)?;
         let opened = service.open_run(&wish.claim_token, &id)?;
+        let _space = service.unread_chain_space(&opened)?;
         let added = service.plane.append_events(&opened.runner.id, &opened.lease, &wish.events);
         added.map_err(|error| service.refused_runner(&opened, error))?;
         service.changes.tell(&opened.lease.run);
@@ -388,7 +411,7 @@ pub(super) async fn renew(
     Path(id): Path<String>,
     request: Request,
 ) -> Answer {
-    let value = body::json(request, body::STRANGER_BYTES).await?;
+    let value = small_body(&service, request).await?;
     let wish = RenewLease::from_value(&value)?;
     let opened = Arc::new(service.open_run(&wish.claim_token, &id)?);
     let wait = Duration::from_millis(wish.wait_ms.unwrap_or(0)).min(MAX_RENEW_WAIT);
@@ -415,7 +438,10 @@ async fn sign_of_life(
     opened: &Arc<Opened>,
 ) -> Result<Option<ActorRef>, HttpError> {
     let opened = Arc::clone(opened);
-    blocking(service, move |service| Ok(service.plane.renew_lease(&opened.lease, LEASE_MS)?)).await
+    in_lane(Lane::Leases, service, move |service| {
+        Ok(service.plane.renew_lease(&opened.lease, LEASE_MS)?)
+    })
+    .await
 }
 
 fn renewed(service: &Shared, opened: &Opened, stop: Option<ActorRef>) -> Answer {
@@ -430,10 +456,11 @@ pub(super) async fn complete(
     Path(id): Path<String>,
     request: Request,
 ) -> Answer {
-    let bytes = runner_body(&service, request).await?;
-    let text = blocking(&service, move |service| {
-        let wish = CompleteRun::from_value(&body::parse(&bytes)?)?;
+    let content = runner_body(&service, request, &id).await?;
+    let text = in_lane(Lane::Leases, &service, move |service| {
+        let wish = CompleteRun::from_value(&content.parse()?)?;
         let opened = service.open_run(&wish.claim_token, &id)?;
+        let _space = service.unread_chain_space(&opened)?;
         let runner = &opened.runner;
         let holder =
             Holder { id: &runner.id, key: &runner.key, liveness: None, lease_ms: LEASE_MS };
@@ -457,10 +484,10 @@ pub(super) async fn hand_back(
     Path(id): Path<String>,
     request: Request,
 ) -> Answer {
-    let value = body::json(request, body::STRANGER_BYTES).await?;
+    let value = small_body(&service, request).await?;
     let wish = HandBack::from_value(&value)?;
     let opened = service.open_run(&wish.claim_token, &id)?;
-    blocking(&service, move |service| {
+    in_lane(Lane::Leases, &service, move |service| {
         let now: Timestamp = random::now()?;
         service.plane.hand_back_lease(&opened.lease, now)?;
         service.metrics.count("runs.requeued");
@@ -480,9 +507,9 @@ pub(super) async fn push_log(
     let peer = peer_of(&request);
     let token = bearer(request.headers()).ok_or_else(|| service.stranger(peer))?;
     let opened = service.open_run(token, &id)?;
-    let bytes = body::read(request, 1024 * 1024).await?;
+    let (bytes, _space) = body::read(request, LOG_BYTES, &holder_name(&opened)).await?;
     let lease = opened.lease.clone();
-    let is_held = blocking(&service, move |service| {
+    let is_held = in_lane(Lane::Leases, &service, move |service| {
         Ok(service.plane.store().holds(&lease.run, lease.epoch)?)
     });
     if !is_held.await? {
@@ -492,18 +519,33 @@ pub(super) async fn push_log(
     Ok(answer::json(&json!({"ok": true})))
 }
 
-/// Reads a runner's body. One that brings its claim token in the head as well may be large; of
-/// the others only so much is in memory at once.
-async fn runner_body(service: &Shared, request: Request) -> Result<bytes::Bytes, HttpError> {
-    let is_known = bearer(request.headers()).is_some_and(|token| service.open_claim(token).is_ok());
-    let announced = body::length_of(request.headers()).unwrap_or(body::JSON_BYTES as u64);
-    if is_known || announced <= body::STRANGER_BYTES as u64 {
-        return body::read(request, body::JSON_BYTES).await;
+/// Reads a runner's body. One that brings its claim token in the head is known before it is read;
+/// of the others only little is, until the token in it has been checked.
+async fn runner_body(
+    service: &Shared,
+    request: Request,
+    run: &str,
+) -> Result<body::JsonBody, HttpError> {
+    let known = bearer(request.headers()).and_then(|token| service.open_claim(token).ok());
+    if let Some(opened) = known {
+        let holder = SpaceHolder::Known(holder_name(&opened));
+        return body::json_body(request, body::LARGE, holder).await;
     }
-    let kib = u32::try_from(announced.min(body::JSON_BYTES as u64) / 1024).unwrap_or(u32::MAX);
-    let Ok(_room) = Arc::clone(&service.strangers).try_acquire_many_owned(kib.max(1)) else {
-        body::drain_body(request.into_body());
-        return Err(HttpError::busy());
-    };
-    body::read(request, body::JSON_BYTES).await
+    let identify = |token: &str| Ok(holder_name(&service.open_run(token, run)?));
+    body::json_by_member(request, "claimToken", identify).await
+}
+
+/// Reads a small body of a runner, which may be known by its head.
+async fn small_body(service: &Shared, request: Request) -> Result<serde_json::Value, HttpError> {
+    let known = bearer(request.headers()).and_then(|token| {
+        let by_token = service.registry.runner_by_token(token).map(|runner| runner.id.to_string());
+        by_token.or_else(|| service.open_claim(token).ok().map(|opened| holder_name(&opened)))
+    });
+    let holder = known.map_or(SpaceHolder::Stranger(peer_of(&request)), SpaceHolder::Known);
+    body::json_body(request, body::SMALL, holder).await?.parse()
+}
+
+/// The name under which a runner's share of the memory is counted, whichever run it speaks of.
+fn holder_name(opened: &Opened) -> String {
+    opened.runner.id.to_string()
 }

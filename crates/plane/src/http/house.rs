@@ -13,7 +13,9 @@ use warrant_policy::snapshot::{DOCUMENT_ONLY, PolicySnapshot, PolicyText};
 use warrant_protocol::SecretName;
 use warrant_protocol::wire::{PolicyUpload, SetSecret};
 
+use super::budget::Holder;
 use super::error::HttpError;
+use super::lanes::{Lane, in_lane};
 use super::metrics::Gauge;
 use super::policy_shelf::PolicyShelf;
 use super::registry::Capability;
@@ -41,7 +43,7 @@ pub(super) async fn health() -> Response {
 /// `GET /v1/ready`: whether the store answers and can be written, and nobody is going down.
 pub(super) async fn ready(State(service): State<Shared>) -> Response {
     let is_draining = *service.draining.borrow();
-    let looked = blocking(&service, |service| {
+    let looked = in_lane(Lane::Leases, &service, |service| {
         service.plane.store().policy()?;
         Ok(service.check_store(READY_AGE, Instant::now()))
     });
@@ -76,7 +78,7 @@ pub(super) async fn metrics(State(service): State<Shared>, request: Request) -> 
 /// `GET /metrics`, as Prometheus reads it.
 pub(super) async fn prometheus(State(service): State<Shared>, request: Request) -> Answer {
     service.admit((request.headers(), peer_of(&request)), Capability::PolicyRead)?;
-    let text = blocking(&service, |service| {
+    let text = in_lane(Lane::Reads, &service, |service| {
         let queued = service.plane.store().queued_by_pool()?;
         let leased = service.plane.store().leased_remotely()?.len() as u64;
         let gauges = [
@@ -102,6 +104,11 @@ pub(super) async fn prometheus(State(service): State<Shared>, request: Request) 
                 name: "claims_waiting",
                 help: "Runners that wait for work.",
                 values: vec![(None, service.waiters.count() as u64)],
+            },
+            Gauge {
+                name: "connections",
+                help: "Connections that are open.",
+                values: vec![(None, service.admission.connections.count() as u64)],
             },
             Gauge {
                 name: "runners",
@@ -130,7 +137,9 @@ pub(super) async fn policy(State(service): State<Shared>, request: Request) -> A
 /// `GET /v1/policy/history`.
 pub(super) async fn policy_history(State(service): State<Shared>, request: Request) -> Answer {
     service.admit((request.headers(), peer_of(&request)), Capability::PolicyRead)?;
-    let rows = blocking(&service, |service| Ok(service.plane.store().policy_history()?)).await?;
+    let rows =
+        in_lane(Lane::Reads, &service, |service| Ok(service.plane.store().policy_history()?))
+            .await?;
     let entry = |row: &PolicyRow| {
         let body: Value = serde_json::from_str(&row.body).unwrap_or(Value::Null);
         json!({
@@ -149,9 +158,10 @@ pub(super) async fn policy_history(State(service): State<Shared>, request: Reque
 pub(super) async fn set_policy(State(service): State<Shared>, request: Request) -> Answer {
     let caller =
         service.admit((request.headers(), peer_of(&request)), Capability::PrincipalsManage)?;
-    let bytes = body::read(request, 4 * 1024 * 1024).await?;
+    let holder = Holder::Known(caller.id.clone());
+    let content = body::json_body(request, body::POLICY, holder).await?;
     let hash = blocking(&service, move |service| {
-        let upload = PolicyUpload::from_value(&body::parse(&bytes)?)?;
+        let upload = PolicyUpload::from_value(&content.parse()?)?;
         let document = upload.document.to_string();
         let rules = upload.rules.as_deref().unwrap_or(DOCUMENT_ONLY);
         let examples = upload.examples.as_deref().unwrap_or_default();
@@ -195,9 +205,10 @@ pub(super) async fn set_secret(
     Path(name): Path<String>,
     request: Request,
 ) -> Answer {
-    service.admit((request.headers(), peer_of(&request)), Capability::PrincipalsManage)?;
+    let caller =
+        service.admit((request.headers(), peer_of(&request)), Capability::PrincipalsManage)?;
     let name = secret_name(&name)?;
-    let value = body::json(request, body::STRANGER_BYTES * 4).await?;
+    let value = body::json(request, body::MEDIUM, &caller.id).await?;
     let wish = SetSecret::from_value(&value)?;
     blocking(&service, move |service| {
         service.plane.secrets().set(&name, &wish.value, random::now()?)?;

@@ -11,6 +11,9 @@ use warrant_protocol::RunId;
 /// How much of one run's log is kept for those who come late.
 const MAX_BYTES: usize = 256 * 1024;
 
+/// How much of all live logs is kept; when many runs have one, each has less.
+const MAX_TOTAL_BYTES: usize = 16 * 1024 * 1024;
+
 /// How many runs have a live log at once.
 const MAX_RUNS: usize = 1024;
 
@@ -37,9 +40,9 @@ struct Kept {
 impl LiveLogs {
     /// Adds to a run's log.
     pub(crate) fn push(&self, run: &RunId, bytes: &[u8]) {
-        if let Some(log) = self.of(run) {
-            log.push(bytes);
-        }
+        let Some(log) = self.of(run) else { return };
+        let count = self.runs.lock().unwrap_or_else(PoisonError::into_inner).len();
+        log.push(bytes, (MAX_TOTAL_BYTES / count.max(1)).min(MAX_BYTES));
     }
 
     /// Returns the log of a run, new if there is none; nothing when there are too many.
@@ -63,12 +66,13 @@ impl LiveLogs {
 }
 
 impl LiveLog {
-    fn push(&self, bytes: &[u8]) {
+    fn push(&self, bytes: &[u8], most: usize) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.bytes.extend_from_slice(bytes);
-        let excess = kept.bytes.len().saturating_sub(MAX_BYTES);
+        let excess = kept.bytes.len().saturating_sub(most);
         if excess > 0 {
             kept.bytes.drain(..excess);
+            kept.bytes.shrink_to(most);
             kept.dropped += excess as u64;
         }
         let length = kept.dropped + kept.bytes.len() as u64;

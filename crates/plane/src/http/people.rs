@@ -10,6 +10,7 @@ use warrant_protocol::wire::{
 };
 use warrant_protocol::{Digest, PoolName, PrincipalId, RunnerId};
 
+use super::budget::Holder;
 use super::error::HttpError;
 use super::registry::{Capability, groups_of, role_of};
 use super::service::{Shared, blocking};
@@ -46,8 +47,9 @@ fn summary(row: &PrincipalRow) -> Option<PrincipalSummary> {
 
 /// `POST /v1/principals`.
 pub(super) async fn issue(State(service): State<Shared>, request: Request) -> Answer {
-    service.admit((request.headers(), peer_of(&request)), Capability::PrincipalsManage)?;
-    let value = body::json(request, body::STRANGER_BYTES).await?;
+    let caller =
+        service.admit((request.headers(), peer_of(&request)), Capability::PrincipalsManage)?;
+    let value = body::json(request, body::SMALL, &caller.id).await?;
     let wish = IssuePrincipal::from_value(&value)?;
     let issued = blocking(&service, move |service| {
         let token = fresh_token()?;
@@ -121,12 +123,14 @@ pub(super) async fn revoke(
 
 /// `POST /v1/enroll-tokens`.
 pub(super) async fn issue_enroll_token(State(service): State<Shared>, request: Request) -> Answer {
-    service.admit((request.headers(), peer_of(&request)), Capability::PrincipalsManage)?;
-    let bytes = body::read(request, body::STRANGER_BYTES).await?;
+    let caller =
+        service.admit((request.headers(), peer_of(&request)), Capability::PrincipalsManage)?;
+    let holder = Holder::Known(caller.id.clone());
+    let content = body::json_body(request, body::SMALL, holder).await?;
     // The reference sends no body at all.
-    let wish = match bytes.is_empty() {
+    let wish = match content.is_empty() {
         true => IssueEnrollToken::default(),
-        false => IssueEnrollToken::from_value(&body::parse(&bytes)?)?,
+        false => IssueEnrollToken::from_value(&content.parse()?)?,
     };
     let issued = blocking(&service, move |service| {
         let token = fresh_token()?;

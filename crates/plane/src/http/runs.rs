@@ -8,7 +8,6 @@ use futures_util::stream;
 use hyper::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 use warrant_protocol::state::WireStatus;
 use warrant_protocol::wire::{
     ApproveRun, CancelRun, DisclosedWorkspace, DisclosureReport, PolicyDecisionView, PrincipalRole,
@@ -16,27 +15,37 @@ use warrant_protocol::wire::{
 };
 use warrant_protocol::{Decision, Isolation, RunId, RunRequest, RunState, Timestamp};
 
+use super::budget::{Holder, Reservation};
 use super::error::HttpError;
+use super::lanes::{Lane, in_lane};
 use super::registry::{Capability, Principal};
 use super::service::{PlaneService, Shared, blocking};
 use super::waiting::Wanted;
 use super::{answer, body, idp, peer_of};
 use crate::approvals::{ApproveError, Approved, Stopped};
+use crate::archive::PIECE_BYTES;
 use crate::leases::actor_of;
 use crate::notary::Judgment;
 use crate::random;
 use crate::reception::{APPROVAL_WAIT_MS, Reception, Submission};
-use crate::store::{Listing, ListingFilter, RunRow, StoreError, SummaryRow};
+use crate::store::{ExportPosition, Listing, ListingFilter, RunRow, StoreError, SummaryRow};
 
 type Answer = Result<Response, HttpError>;
+
+/// How many times the size of its chain the view of a run takes while it is made.
+const VIEW_COST: u64 = 3;
+
+/// The same for a bundle, whose events are values before they are text.
+const BUNDLE_COST: u64 = 7;
 
 /// `POST /v1/runs`.
 pub(super) async fn submit(State(service): State<Shared>, request: Request) -> Answer {
     let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsCreate)?;
     let idempotency_key = idempotency_key(request.headers(), &caller)?;
-    let bytes = body::read(request, body::JSON_BYTES).await?;
+    let holder = Holder::Known(caller.id.clone());
+    let content = body::json_body(request, body::LARGE, holder).await?;
     blocking(&service, move |service| {
-        let value = body::parse(&bytes)?;
+        let value = content.parse()?;
         let SubmitRun { mut request, dry_run } = SubmitRun::from_value(&value)?;
         let priority = priority(&value, &caller)?;
         // SECURITY: who asks is whoever the token says.
@@ -193,7 +202,7 @@ pub(super) async fn list(
     let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
     let Query(query) = query.map_err(|_| HttpError::bad_request("the query cannot be read"))?;
     let filter = filter_of(query)?;
-    let page = blocking(&service, move |service| {
+    let page = in_lane(Lane::Reads, &service, move |service| {
         let Some(filter) = service.readable_filter(&caller, filter) else {
             return Ok(Listing { runs: Vec::new(), next: None });
         };
@@ -271,10 +280,14 @@ pub(super) async fn view(
     request: Request,
 ) -> Answer {
     let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
-    let text =
-        blocking(&service, move |service| service.view_text(service.readable_run(&caller, &id)?));
-    let text = text.await?;
-    Ok(answer::json_text(text))
+    let (text, space) = in_lane(Lane::Reads, &service, move |service| {
+        let row = service.readable_run(&caller, &id)?;
+        let space = service.chain_space(&row.id, &caller.id, VIEW_COST)?;
+        let text = service.view_text(&row)?;
+        service.answer_space(text, space)
+    })
+    .await?;
+    Ok(answer::held(answer::json_text(text), space))
 }
 
 impl PlaneService {
@@ -290,10 +303,11 @@ impl PlaneService {
     }
 
     /// The view of a run as text: events are stored as text and stay it.
-    fn view_text(&self, row: RunRow) -> Result<String, HttpError> {
-        let events = self.plane.store().events(&row.id)?;
+    fn view_text(&self, row: &RunRow) -> Result<String, HttpError> {
         let judgment: Option<Judgment> = serde_json::from_str(&row.judgment).ok();
-        let failure_message = events.last().and_then(|last| {
+        let last = row.event_count.saturating_sub(1);
+        let last = self.plane.store().events_piece(&row.id, last, 1)?;
+        let failure_message = last.last().and_then(|last| {
             let event: Value = serde_json::from_str(&last.body).ok()?;
             event.get("event")?.get("message")?.as_str().map(ToOwned::to_owned)
         });
@@ -320,10 +334,43 @@ impl PlaneService {
         let mut text = head.to_string();
         text.pop();
         text.push_str(",\"events\":[");
-        let bodies: Vec<&str> = events.iter().map(|event| event.body.as_str()).collect();
-        text.push_str(&bodies.join(","));
+        let mut from = 0;
+        loop {
+            let piece = self.plane.store().events_piece(&row.id, from, PIECE_BYTES)?;
+            let Some(last) = piece.last() else { break };
+            for event in &piece {
+                text.push_str(if event.seq == 0 { "" } else { "," });
+                text.push_str(&event.body);
+            }
+            from = last.seq + 1;
+        }
         text.push_str("]}");
         Ok(text)
+    }
+
+    /// Takes the memory that work with the chain of a run needs: its size, so many times.
+    pub(super) fn chain_space(
+        &self,
+        run: &RunId,
+        holder: &str,
+        times: u64,
+    ) -> Result<Reservation, HttpError> {
+        let bytes = self.plane.store().chain_bytes(run)?.saturating_mul(times);
+        let mut space = self.admission.budget.reservation(Holder::Known(holder.to_owned()));
+        space.try_grow(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        Ok(space)
+    }
+
+    /// Keeps no more of that memory than an answer needs until it was sent.
+    fn answer_space(
+        &self,
+        text: String,
+        space: Reservation,
+    ) -> Result<(String, Reservation), HttpError> {
+        let mut kept = space.of_the_same_holder();
+        drop(space);
+        kept.try_grow(text.len())?;
+        Ok((text, kept))
     }
 }
 
@@ -334,7 +381,7 @@ pub(super) async fn approve(
     request: Request,
 ) -> Answer {
     let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsApprove)?;
-    let value = body::json(request, body::STRANGER_BYTES * 4).await?;
+    let value = body::json(request, body::MEDIUM, &caller.id).await?;
     let wish = ApproveRun::from_value(&value)?;
     blocking(&service, move |service| {
         let run = named(&id)?;
@@ -374,7 +421,7 @@ pub(super) async fn deny(
     request: Request,
 ) -> Answer {
     let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsApprove)?;
-    let value = body::json(request, body::STRANGER_BYTES).await?;
+    let value = body::json(request, body::SMALL, &caller.id).await?;
     let wish = RefuseRun::from_value(&value)?;
     blocking(&service, move |service| {
         let run = named(&id)?;
@@ -395,7 +442,7 @@ pub(super) async fn cancel(
     request: Request,
 ) -> Answer {
     let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsCancel)?;
-    let value = body::json(request, body::STRANGER_BYTES).await?;
+    let value = body::json(request, body::SMALL, &caller.id).await?;
     CancelRun::from_value(&value)?;
     blocking(&service, move |service| {
         let run = named(&id)?;
@@ -445,14 +492,17 @@ pub(super) async fn bundle(
     request: Request,
 ) -> Answer {
     let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
-    let bundle = blocking(&service, move |service| {
+    let (text, space) = in_lane(Lane::Reads, &service, move |service| {
         let run: RunId = id.parse().map_err(|_| HttpError::missing("bundle not available"))?;
         if !service.may_read_named(&caller, &run) {
             return Err(HttpError::missing("bundle not available"));
         }
-        Ok(service.plane.bundle(&run)?)
-    });
-    Ok(answer::json(&bundle.await?))
+        let space = service.chain_space(&run, &caller.id, BUNDLE_COST)?;
+        let text = service.plane.bundle(&run)?.to_string();
+        service.answer_space(text, space)
+    })
+    .await?;
+    Ok(answer::held(answer::json_text(text), space))
 }
 
 /// What an export may be narrowed by.
@@ -474,16 +524,19 @@ pub(super) async fn export(
         Some(text) => moment(&text)
             .ok_or_else(|| HttpError::bad_request("since is no time like 2026-01-31T12:00:00Z"))?,
     };
-    let (send, receive) = mpsc::channel::<std::io::Result<Bytes>>(16);
-    let shared = std::sync::Arc::clone(&service);
-    tokio::task::spawn_blocking(move || {
-        let mut out = Lines { send };
-        if let Err(error) = shared.plane.export(since, &mut out) {
-            let _ = out.send.blocking_send(Err(std::io::Error::other(error)));
+    let lines = stream::try_unfold(Some(ExportPosition::since(since)), move |position| {
+        let service = std::sync::Arc::clone(&service);
+        async move {
+            let Some(after) = position else { return Ok(None) };
+            let piece = in_lane(Lane::Reads, &service, move |service| {
+                let mut piece = Vec::with_capacity(PIECE_BYTES + PIECE_BYTES / 8);
+                let store = service.plane.store();
+                let next = store.export_piece(after, &mut piece, PIECE_BYTES)?;
+                Ok((Bytes::from(piece), next))
+            });
+            // What failed was logged; the reader sees that the answer broke off.
+            piece.await.map(Some).map_err(|_| std::io::Error::other("the export broke off"))
         }
-    });
-    let lines = stream::unfold(receive, |mut receive| async {
-        receive.recv().await.map(|piece| (piece, receive))
     });
     Ok(answer::typed("application/x-ndjson", Body::from_stream(lines)))
 }
@@ -496,20 +549,4 @@ fn moment(text: &str) -> Option<Timestamp> {
         Some(format!("{date}T{with_ms}Z"))
     };
     text.parse().ok().or_else(|| whole()?.parse().ok())
-}
-
-struct Lines {
-    send: mpsc::Sender<std::io::Result<Bytes>>,
-}
-
-impl std::io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let piece = Bytes::copy_from_slice(bytes);
-        self.send.blocking_send(Ok(piece)).map_err(|_| std::io::ErrorKind::BrokenPipe)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }

@@ -1,14 +1,19 @@
-//! Serving: connections in, optionally through TLS, and a graceful end.
+//! Serving: connections in, optionally through TLS, each within its limits, and a graceful end.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::Request;
-use hyper::body::Incoming;
+use axum::body::{Body, HttpBody};
+use axum::response::{IntoResponse as _, Response};
+use hyper::StatusCode;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -18,17 +23,20 @@ use rustls::server::WebPkiClientVerifier;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use tower_service::Service as _;
 
+use super::admission::Admission;
+use super::connections::{Connection, ConnectionRefusal, RequestUnderWay};
+use super::error::HttpError;
+use super::pace::{PacedBody, PacedStream};
 use super::waiting::going_down;
+use super::{answer, body};
 
-/// How many connections are served at once.
-const MAX_CONNECTIONS: usize = 4096;
-
-/// How long the head of a request may take.
-const HEAD_TIME: Duration = Duration::from_secs(30);
+/// How much of a request's head, and of an answer that waits for its reader, one connection holds.
+const BUFFER_BYTES: usize = 32 * 1024;
 
 /// How long a handshake may take.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
@@ -112,17 +120,22 @@ pub fn tls(files: &TlsFiles<'_>) -> Result<TlsAcceptor, TlsError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
+/// How a plane is served.
+pub struct ServeOptions {
+    /// The certificate of the plane, for TLS.
+    pub tls: Option<TlsAcceptor>,
+    /// What is taken on at once.
+    pub admission: Arc<Admission>,
+    /// Turns true when serving is to end.
+    pub shutdown: watch::Receiver<bool>,
+}
+
 /// Serves `router` until `shutdown` turns true, then lets what is under way finish.
 ///
 /// # Errors
 /// The system's error when no connection can be taken any more.
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    tls: Option<TlsAcceptor>,
-    mut shutdown: watch::Receiver<bool>,
-) -> io::Result<()> {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+pub async fn serve(listener: TcpListener, router: Router, options: ServeOptions) -> io::Result<()> {
+    let ServeOptions { tls, admission, mut shutdown } = options;
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -139,13 +152,21 @@ pub async fn serve(
                 continue;
             }
         };
-        // More than we serve at once are turned away, so that none hang.
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-        let (router, tls, shutdown) = (router.clone(), tls.clone(), shutdown.clone());
-        connections.spawn(async move {
-            let _place = place;
-            connection(stream, (router, Peer(address.ip())), tls, shutdown).await;
-        });
+        let connection = match admission.connections.open(address.ip()) {
+            Ok(connection) => connection,
+            Err(refusal) => {
+                turn_away(&stream, refusal, tls.is_some());
+                continue;
+            }
+        };
+        let served = Served {
+            router: router.clone(),
+            admission: Arc::clone(&admission),
+            connection,
+            over_tls: tls.as_ref().map(|_| OverTls),
+        };
+        let (tls, shutdown) = (tls.clone(), shutdown.clone());
+        connections.spawn(async move { served.accept(stream, tls, shutdown).await });
     }
     drop(listener);
     let finish = async { while connections.join_next().await.is_some() {} };
@@ -155,60 +176,134 @@ pub async fn serve(
     Ok(())
 }
 
-async fn connection(
-    stream: TcpStream,
-    to: (Router, Peer),
-    tls: Option<TlsAcceptor>,
-    shutdown: watch::Receiver<bool>,
-) {
-    // Answers are small; waiting to fill a packet only delays them.
-    let _ = stream.set_nodelay(true);
-    match tls {
-        None => talk(stream, (to, None), shutdown).await,
-        Some(tls) => {
-            if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
-                talk(stream, (to, Some(OverTls)), shutdown).await;
+/// Tells a client why its connection is not served, without waiting for it.
+fn turn_away(stream: &TcpStream, refusal: ConnectionRefusal, is_tls: bool) {
+    tracing::debug!(?refusal, "a connection was refused");
+    // A handshake would cost more than the answer is worth.
+    if !is_tls {
+        // Whoever does not take these few bytes at once does not hear the reason.
+        let _ = stream.try_write(HttpError::too_many_connections(refusal).as_text().as_bytes());
+    }
+}
+
+/// One connection and what it leads to.
+struct Served {
+    router: Router,
+    admission: Arc<Admission>,
+    connection: Arc<Connection>,
+    over_tls: Option<OverTls>,
+}
+
+impl Served {
+    async fn accept(
+        self,
+        stream: TcpStream,
+        tls: Option<TlsAcceptor>,
+        shutdown: watch::Receiver<bool>,
+    ) {
+        // Answers are small; waiting to fill a packet only delays them.
+        let _ = stream.set_nodelay(true);
+        let stream = PacedStream::new(stream, self.admission.rate, Arc::clone(&self.connection));
+        match tls {
+            None => self.talk(stream, shutdown).await,
+            Some(tls) => {
+                let handshake = tokio::time::timeout(HANDSHAKE_TIME, tls.accept(stream)).await;
+                if let Ok(Ok(stream)) = handshake {
+                    self.talk(stream, shutdown).await;
+                }
             }
         }
     }
-}
 
-async fn talk(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    ((router, peer), over_tls): ((Router, Peer), Option<OverTls>),
-    mut shutdown: watch::Receiver<bool>,
-) {
-    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(peer);
-        if let Some(over_tls) = over_tls {
+    async fn talk(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        mut shutdown: watch::Receiver<bool>,
+    ) {
+        let connection = Arc::clone(&self.connection);
+        let idle = self.admission.idle;
+        let service = service_fn(move |request| self.answer(request));
+        let serving = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(idle)
+            .max_buf_size(BUFFER_BYTES)
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades();
+        let mut serving = std::pin::pin!(serving);
+        let ended = tokio::select! {
+            ended = serving.as_mut() => ended,
+            () = connection.closed() => return,
+            () = going_down(&mut shutdown) => {
+                serving.as_mut().graceful_shutdown();
+                serving.as_mut().await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a connection ended early");
+        }
+    }
+
+    /// Answers one request, or says that its token has too many under way.
+    fn answer(
+        &self,
+        mut request: hyper::Request<Incoming>,
+    ) -> impl Future<Output = Result<Response, Infallible>> + Send + use<> {
+        let begun = self.connection.begin_request(request.headers());
+        request.extensions_mut().insert(Peer(self.connection.address()));
+        request.extensions_mut().insert(Arc::clone(&self.admission));
+        if let Some(over_tls) = self.over_tls {
             request.extensions_mut().insert(over_tls);
         }
-        let router = router.clone();
-        async move { call(router, request.map(axum::body::Body::new)).await }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME)
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = going_down(&mut shutdown) => {
-            connection.as_mut().graceful_shutdown();
-            connection.as_mut().await
+        let rate = self.admission.rate;
+        let mut router = self.router.clone();
+        async move {
+            let request = request.map(|body| Body::new(PacedBody::new(body, rate)));
+            let under_way = match begun {
+                Ok(under_way) => under_way,
+                Err(limit) => {
+                    body::drain_body(request.into_body());
+                    return Ok(HttpError::too_many_requests_of_token(limit).into_response());
+                }
+            };
+            // A router is always ready.
+            let response = router.call(request).await?;
+            Ok(held_until_sent(response, under_way))
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
     }
 }
 
-async fn call(
-    mut router: Router,
-    request: Request,
-) -> Result<axum::response::Response, std::convert::Infallible> {
-    use tower_service::Service as _;
-    // A router is always ready.
-    router.call(request).await
+/// Counts a request as under way until its answer was sent, or for as long as the connection is
+/// used for another protocol.
+fn held_until_sent(response: Response, under_way: RequestUnderWay) -> Response {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        under_way.keep_for_life();
+        return response;
+    }
+    answer::held(response, under_way)
+}
+
+/// A body that keeps something for as long as it is sent.
+pub(crate) struct HeldBody<T> {
+    pub(crate) inner: Body,
+    pub(crate) _held: T,
+}
+
+impl<T: Unpin> HttpBody for HeldBody<T> {
+    type Data = bytes::Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<bytes::Bytes>, axum::Error>>> {
+        Pin::new(&mut self.inner).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
 }

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use thiserror::Error;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use warrant_policy::PolicySnapshot;
 use warrant_policy::facts::{History, Surroundings};
 use warrant_protocol::claim::{Claim, InvalidClaim};
@@ -20,7 +20,9 @@ use warrant_protocol::request::WorkspaceMode;
 use warrant_protocol::wire::TOKEN_BEYOND_LEASE_MS;
 use warrant_protocol::{Digest, Isolation, PrincipalId, RunId, RunRequest, Timestamp};
 
+use super::admission::Admission;
 use super::error::HttpError;
+use super::lanes::{Lane, Lanes, in_lane};
 use super::limits::{Buckets, Failures};
 use super::logs::LiveLogs;
 use super::metrics::Metrics;
@@ -41,9 +43,6 @@ use crate::store::{BLOB_GRACE_MS, PolicyRow, PrincipalRow, RunRow, StoreError, S
 /// How often the plane looks for leases that ran out and for what others queued.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// How much of bodies whose sender is not known yet may be in memory at once, in KiB.
-const STRANGER_KIB: usize = 64 * 1024;
-
 /// The plane as a service. Handlers share one.
 pub struct PlaneService {
     pub(crate) plane: EmbeddedPlane,
@@ -56,7 +55,8 @@ pub struct PlaneService {
     pub(crate) metrics: Metrics,
     pub(crate) failures: Failures,
     pub(crate) buckets: Buckets<String>,
-    pub(crate) strangers: Arc<Semaphore>,
+    pub(crate) lanes: Lanes,
+    pub(crate) admission: Arc<Admission>,
     pub(crate) tokens: TokenCache,
     pub(crate) draining: watch::Sender<bool>,
     pub(crate) store_watch: StoreWatch,
@@ -121,7 +121,8 @@ impl PlaneService {
             metrics: Metrics::default(),
             failures: Failures::new(limits.auth_failures_per_minute),
             buckets: Buckets::new(limits.requests_per_second, limits.request_burst),
-            strangers: Arc::new(Semaphore::new(STRANGER_KIB)),
+            lanes: Lanes::default(),
+            admission: Arc::new(Admission::new(&limits)),
             tokens: TokenCache::default(),
             draining: watch::Sender::new(false),
             store_watch: StoreWatch::default(),
@@ -143,6 +144,12 @@ impl PlaneService {
     #[must_use]
     pub const fn plane(&self) -> &EmbeddedPlane {
         &self.plane
+    }
+
+    /// Returns what the plane takes on at once, for [`super::serve`].
+    #[must_use]
+    pub fn admission(&self) -> Arc<Admission> {
+        Arc::clone(&self.admission)
     }
 
     /// Returns the settings.
@@ -451,7 +458,7 @@ pub async fn keep_house(service: Shared) {
         let is_slow_turn = count.is_multiple_of(15);
         // Also soon after the start, for planes that seldom live for an hour.
         let is_retention_turn = count == 60 || count.is_multiple_of(3600);
-        let swept = blocking(&service, move |service| {
+        let swept = in_lane(Lane::Leases, &service, move |service| {
             if service.check_store_quietly().is_some() {
                 // It was logged; a sweep would fail for the same reason.
                 return Ok(());
@@ -483,12 +490,10 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     value.strip_prefix("Bearer ").filter(|token| !token.is_empty())
 }
 
-/// Does work that waits for the disk, on a thread that may.
+/// Does what people and their programs ask for, on a thread that may wait for the disk.
 pub(crate) async fn blocking<T: Send + 'static>(
     service: &Shared,
     work: impl FnOnce(&PlaneService) -> Result<T, HttpError> + Send + 'static,
 ) -> Result<T, HttpError> {
-    let service = Arc::clone(service);
-    let done = tokio::task::spawn_blocking(move || work(&service)).await;
-    done.unwrap_or_else(|_| Err(HttpError::interrupted()))
+    in_lane(Lane::Requests, service, work).await
 }

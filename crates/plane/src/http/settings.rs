@@ -79,6 +79,20 @@ pub struct Limits {
     pub auth_failures_per_minute: u32,
     /// The largest blob.
     pub blob_bytes: u64,
+    /// Connections at once.
+    pub connections: u32,
+    /// Connections of one address. Behind a proxy every client has the proxy's address, so this is
+    /// half of all: what a whole fleet needs, and never enough to keep others out.
+    pub connections_per_address: u32,
+    /// Requests under way with one token: a quarter of all connections.
+    pub connections_per_token: u32,
+    /// How long a connection may be idle, and how long the head of a request may take.
+    pub idle_seconds: u32,
+    /// The minimum rate of a transfer in either direction. Twice that of the slowest links in use,
+    /// and low enough that nobody who is merely slow is cut off.
+    pub min_bytes_per_second: u32,
+    /// How long a transfer may stand still.
+    pub stall_seconds: u32,
 }
 
 impl Default for Limits {
@@ -88,6 +102,12 @@ impl Default for Limits {
             request_burst: 4_000,
             auth_failures_per_minute: 20,
             blob_bytes: 4 * 1024 * 1024 * 1024,
+            connections: 2_048,
+            connections_per_address: 1_024,
+            connections_per_token: 512,
+            idle_seconds: 30,
+            min_bytes_per_second: 16 * 1024,
+            stall_seconds: 20,
         }
     }
 }
@@ -101,6 +121,12 @@ impl Limits {
             ("requestBurst", u64::from(self.request_burst)),
             ("authFailuresPerMinute", u64::from(self.auth_failures_per_minute)),
             ("blobBytes", self.blob_bytes),
+            ("connections", u64::from(self.connections)),
+            ("connectionsPerAddress", u64::from(self.connections_per_address)),
+            ("connectionsPerToken", u64::from(self.connections_per_token)),
+            ("idleSeconds", u64::from(self.idle_seconds)),
+            ("minBytesPerSecond", u64::from(self.min_bytes_per_second)),
+            ("stallSeconds", u64::from(self.stall_seconds)),
         ];
         all.into_iter().find(|(_, limit)| *limit == 0).map(|(name, _)| name)
     }

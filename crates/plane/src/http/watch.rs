@@ -20,11 +20,13 @@ use tokio::sync::mpsc;
 use warrant_protocol::RunId;
 
 use super::error::HttpError;
+use super::lanes::{Lane, in_lane};
 use super::logs::LiveLog;
 use super::registry::{Capability, Principal};
-use super::service::{Shared, blocking};
+use super::service::Shared;
 use super::waiting::{changed, going_down};
 use super::{answer, peer_of};
+use crate::archive::PIECE_BYTES;
 use crate::store::EventRow;
 
 /// How often a stream says that it is still there.
@@ -40,7 +42,7 @@ pub(super) async fn events(
 ) -> Result<Response, HttpError> {
     let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
     let from = last_id(request.headers()).map_or(0, |last| last + 1);
-    let row = blocking(&service, move |service| service.readable_run(&caller, &id)).await?;
+    let row = in_lane(Lane::Reads, &service, move |service| service.readable_run(&caller, &id)).await?;
     Ok(stream_of(move |lines| tell_events(service, row.id, from, lines)))
 }
 
@@ -50,15 +52,20 @@ async fn tell_events(service: Shared, run: RunId, mut from: u64, lines: Lines) -
     let mut told = None;
     loop {
         let (named, start) = (run.clone(), from);
-        let (events, state) = blocking(&service, move |service| {
+        let (events, state) = in_lane(Lane::Reads, &service, move |service| {
             let state = service.plane.store().run(&named)?.state;
-            Ok((service.plane.store().events_from(&named, start)?, state))
+            Ok((service.plane.store().events_piece(&named, start, PIECE_BYTES)?, state))
         })
         .await
         .ok()?;
+        let is_all = events.is_empty();
         for EventRow { seq, body, .. } in events {
             say(&lines, &format!("id: {seq}\nevent: event\ndata: {body}\n\n")).await?;
             from = seq + 1;
+        }
+        // What comes is told piece by piece; only after the last is there anything to wait for.
+        if !is_all {
+            continue;
         }
         let now = json!({"runId": run, "status": state.wire(), "state": state});
         if state.is_terminal() {
@@ -85,7 +92,7 @@ pub(super) async fn logs(
 ) -> Result<Response, HttpError> {
     let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
     let from = last_id(request.headers()).unwrap_or(0);
-    let row = blocking(&service, move |service| service.readable_run(&caller, &id)).await?;
+    let row = in_lane(Lane::Reads, &service, move |service| service.readable_run(&caller, &id)).await?;
     if row.state.is_terminal() {
         return Ok(stream_of(
             move |lines| async move { say(&lines, "event: end\ndata: {}\n\n").await },
@@ -106,7 +113,9 @@ async fn tell_log(
     let mut draining = service.draining.subscribe();
     loop {
         let named = run.clone();
-        let state = blocking(&service, move |service| Ok(service.plane.store().run(&named)?.state));
+        let state = in_lane(Lane::Reads, &service, move |service| {
+            Ok(service.plane.store().run(&named)?.state)
+        });
         let is_over = state.await.ok()?.is_terminal();
         let (start, bytes) = log.since(from);
         if !bytes.is_empty() {

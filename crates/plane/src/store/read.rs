@@ -96,15 +96,6 @@ pub struct Page {
     pub next: Option<u64>,
 }
 
-/// An event with the run it belongs to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredEvent {
-    /// The run.
-    pub run: RunId,
-    /// The event.
-    pub event: EventRow,
-}
-
 /// What a [`RunRow`] is read from.
 const RUNS: &str = "runs JOIN papers ON papers.run = runs.seq";
 
@@ -294,31 +285,6 @@ impl Store {
         })
     }
 
-    /// Hands every event since a moment to `take`, by time, run and place, without holding them.
-    ///
-    /// # Errors
-    /// [`StoreError`] when the store cannot be read; whatever `take` says otherwise.
-    pub fn events_since(
-        &self,
-        since: Timestamp,
-        mut take: impl FnMut(StoredEvent) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        self.read_aside(|connection| {
-            let mut statement = connection.prepare_cached(
-                "SELECT events.seq, ts, hash, body, runs.id FROM events
-                 JOIN runs ON runs.seq = events.run WHERE ts >= ?
-                 ORDER BY ts, events.run, events.seq",
-            )?;
-            let mut rows = statement.query([since.unix_ms()])?;
-            while let Some(row) = rows.next()? {
-                let id: String = row.get(4)?;
-                let run = id.parse().map_err(|_| StoreError::Malformed("run id"))?;
-                take(StoredEvent { run, event: event_row(row, 0)? })?;
-            }
-            Ok(())
-        })
-    }
-
     /// Returns the receipt of a run as JSON text, if it has one.
     ///
     /// # Errors
@@ -408,7 +374,7 @@ fn live_row(row: &Row<'_>) -> rusqlite::Result<LiveRun> {
     })
 }
 
-fn event_row(row: &Row<'_>, from: usize) -> rusqlite::Result<EventRow> {
+pub(super) fn event_row(row: &Row<'_>, from: usize) -> rusqlite::Result<EventRow> {
     Ok(EventRow {
         seq: row.get(from)?,
         ts: timestamp_column(row, from + 1)?,

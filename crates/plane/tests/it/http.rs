@@ -1,5 +1,6 @@
 //! The plane over HTTP: real sockets, a real client, real keys.
 
+mod admission;
 mod attacks;
 mod facts;
 mod fleet;

@@ -152,6 +152,9 @@ fn summarize_ours(event: &Event) -> (Tone, String) {
         Event::RunLost { last_heard_at, .. } => {
             (Tone::Error, format!("last heard {last_heard_at}"))
         }
+        Event::ChainLimited { limit, max } => {
+            (Tone::Warn, format!("at {max} {}; later ones are not listed", limit.as_str()))
+        }
         Event::ContractExpired { expires_at } => (Tone::Error, format!("at {expires_at}")),
         _ => (Tone::Plain, String::new()),
     }

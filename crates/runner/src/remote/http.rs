@@ -206,17 +206,13 @@ impl Http {
         self.wait(self.sending(path, None, body), Patience::Short)
     }
 
-    /// As [`Http::post`], for a call that the plane parks up to `wait`.
+    /// Asks for work; the plane parks the call up to `wait`. The token is in the head as well as in
+    /// the body, so that the plane knows who asks before it reads the body.
     ///
     /// # Errors
     /// [`CallError`].
-    pub fn post_parked(
-        &self,
-        path: &str,
-        body: &Value,
-        wait: Duration,
-    ) -> Result<Value, CallError> {
-        self.wait(self.sending(path, None, body), Patience::Parked(wait))
+    pub fn claim(&self, token: &str, body: &Value, wait: Duration) -> Result<Value, CallError> {
+        self.wait(self.sending("/v1/claims", Some(token), body), Patience::Parked(wait))
     }
 
     /// As [`Http::post`], with a bearer token.

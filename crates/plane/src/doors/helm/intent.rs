@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 use warrant_protocol::{Digest, json};
 
-use crate::doors::reply::{boolean, text, unknown_member};
+use crate::doors::reply::{boolean, check_complexity, text, unknown_member};
 
 /// The tool that the adapter offers, and that an allow calls.
 pub(super) const TOOL: &str = "sandbox_exec";
@@ -137,6 +137,7 @@ fn variables(intent: &Map<String, Value>) -> Result<BTreeSet<String>, String> {
 }
 
 fn object(bytes: &[u8]) -> Option<Map<String, Value>> {
+    check_complexity(bytes).ok()?;
     match json::parse(bytes) {
         Ok(Value::Object(map)) => Some(map),
         _ => None,

@@ -83,6 +83,9 @@ pub(crate) async fn add_rules(
     Enter(visit): Enter,
     body: Bytes,
 ) -> Response {
+    if let Err(message) = reply::check_complexity(&body) {
+        return invalid(&message);
+    }
     let Ok(given) = serde_json::from_slice::<Vec<Value>>(&body) else {
         return invalid("the body must be a list of rules");
     };
@@ -105,6 +108,9 @@ pub(crate) async fn remove_rules(
     Enter(visit): Enter,
     body: Bytes,
 ) -> Response {
+    if let Err(message) = reply::check_complexity(&body) {
+        return invalid(&message);
+    }
     let Ok(targets) = serde_json::from_slice::<Vec<String>>(&body) else {
         return invalid("the body must be a list of targets");
     };

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use warrant_plane::home::{Home, fresh_key};
 use warrant_plane::http::settings::Settings;
-use warrant_plane::http::{PlaneService, Shared, keep_house, router, serve};
+use warrant_plane::http::{PlaneService, ServeOptions, Shared, keep_house, router, serve};
 use warrant_protocol::{
     Chain, ChainedEvent, Contract, Digest, Event, Receipt, RunnerId, Sealer, Signed, Signer,
     SigningKey, fold,
@@ -94,7 +94,9 @@ impl Plane {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 tell.send(listener.local_addr().unwrap()).unwrap();
                 tokio::spawn(keep_house(Arc::clone(&shared)));
-                serve(listener, router(shared), tls, stopped).await.unwrap();
+                let admission = shared.admission();
+                let options = ServeOptions { tls, admission, shutdown: stopped };
+                serve(listener, router(shared), options).await.unwrap();
             });
         });
         let url = format!("{scheme}://{}", told.recv().unwrap());
@@ -132,7 +134,9 @@ impl Plane {
 pub(crate) fn runtime() -> Runtime {
     // The clients of all tests speak plain HTTP, yet want a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    // Few threads, so that work which holds one for long shows.
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().max_blocking_threads(48).build().unwrap()
 }
 
 /// A client with its own runtime.

@@ -127,6 +127,9 @@ async fn remove_each(
 }
 
 pub(crate) async fn rename(State(hall): State<Hall>, Enter(visit): Enter, body: Bytes) -> Response {
+    if let Err(message) = reply::check_complexity(&body) {
+        return invalid(&message);
+    }
     let items: Vec<Value> = match serde_json::from_slice(&body) {
         Ok(items) => items,
         Err(_) => return invalid("the body must be a list of src and dest"),
