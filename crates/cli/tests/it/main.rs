@@ -20,6 +20,7 @@ mod full;
 mod gaps;
 mod hook;
 mod hook_masks;
+mod hostile;
 mod keys;
 mod machine;
 mod mcp;

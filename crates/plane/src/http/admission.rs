@@ -14,7 +14,6 @@ use super::body::{self, BodyBounds};
 use super::budget::{Holder, MemoryBudget, Reservation};
 use super::connections::{ConnectionLimits, Connections};
 use super::error::HttpError;
-use super::json_scan;
 use super::pace::MinimumRate;
 use super::settings::Limits;
 
@@ -81,9 +80,7 @@ pub async fn buffer_json(
     let mut reservation = admission.budget.reservation(Holder::Known(holder.to_owned()));
     let (parts, content) = request.into_parts();
     let whole = Request::from_parts(parts.clone(), content);
-    let bytes = body::read_into(whole, bounds.bytes, &mut reservation).await?;
-    let size = json_scan::parsed_size(&bytes, bounds.values)?;
-    reservation.grow(size).await?;
+    let bytes = body::read_json_into(whole, bounds, &mut reservation).await?;
     let request = Request::from_parts(parts, bytes.into());
     Ok((request, BodySpace { _reservation: reservation }))
 }

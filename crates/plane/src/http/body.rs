@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::admission::Admission;
 use super::budget::{Holder, Reservation};
 use super::error::HttpError;
-use super::json_scan::{self, Member};
+use super::json_scan::{self, Member, ValueCounter};
 use super::pace::TooSlow;
 use super::peer_of;
 
@@ -87,18 +87,20 @@ pub(crate) async fn json_body(
     holder: Holder,
 ) -> Result<JsonBody, HttpError> {
     let mut space = Admission::of(request.extensions()).budget.reservation(holder);
-    let bytes = read_into(request, bounds.bytes, &mut space).await?;
-    with_values(bytes, bounds, space).await
+    let bytes = read_json_into(request, bounds, &mut space).await?;
+    Ok(JsonBody { bytes, _space: space })
 }
 
-/// Takes the space that parsing needs.
-async fn with_values(
-    bytes: Bytes,
+/// Reads a JSON body with the space that it and its values need.
+pub(crate) async fn read_json_into(
+    request: Request,
     bounds: BodyBounds,
-    mut space: Reservation,
-) -> Result<JsonBody, HttpError> {
-    space.grow(json_scan::parsed_size(&bytes, bounds.values)?).await?;
-    Ok(JsonBody { bytes, _space: space })
+    space: &mut Reservation,
+) -> Result<Bytes, HttpError> {
+    let counter = ValueCounter::new(bounds.values);
+    let mut reading = Reading::of(request, bounds.bytes, Some(counter))?;
+    reading.rest(space).await?;
+    reading.with_values(bounds, space).await
 }
 
 /// Reads a JSON body that names its sender by a member of its own. Only so much as a [`SMALL`] body
@@ -110,10 +112,12 @@ pub(crate) async fn json_by_member(
 ) -> Result<JsonBody, HttpError> {
     let holder = Holder::Stranger(peer_of(&request));
     let mut space = Admission::of(request.extensions()).budget.reservation(holder);
-    let mut reading = Reading::of(request, LARGE.bytes)?;
+    let counter = ValueCounter::new(LARGE.values);
+    let mut reading = Reading::of(request, LARGE.bytes, Some(counter))?;
     let is_small = reading.up_to(SMALL.bytes, &mut space).await?;
     if is_small {
-        return with_values(reading.finish(), SMALL, space).await;
+        let bytes = reading.with_values(SMALL, &mut space).await?;
+        return Ok(JsonBody { bytes, _space: space });
     }
     // SECURITY: the rest of a large body is read only for somebody whose token is good.
     let holder = match json_scan::member(&reading.bytes, name) {
@@ -127,8 +131,9 @@ pub(crate) async fn json_by_member(
             return Err(error);
         }
     }
-    let bytes = reading.whole(&mut space).await?;
-    with_values(bytes, LARGE, space).await
+    reading.rest(&mut space).await?;
+    let bytes = reading.with_values(LARGE, &mut space).await?;
+    Ok(JsonBody { bytes, _space: space })
 }
 
 /// Reads bytes as JSON.
@@ -142,7 +147,9 @@ pub(crate) async fn read_into(
     limit: usize,
     space: &mut Reservation,
 ) -> Result<Bytes, HttpError> {
-    Reading::of(request, limit)?.whole(space).await
+    let mut reading = Reading::of(request, limit, None)?;
+    reading.rest(space).await?;
+    Ok(reading.bytes.freeze())
 }
 
 /// Reads a body of at most `limit` bytes of somebody who is known.
@@ -169,11 +176,17 @@ struct Reading {
     bytes: BytesMut,
     stream: BodyDataStream,
     limit: usize,
+    /// Counts the values of JSON as they come.
+    counter: Option<ValueCounter>,
     deadline: tokio::time::Instant,
 }
 
 impl Reading {
-    fn of(request: Request, limit: usize) -> Result<Self, HttpError> {
+    fn of(
+        request: Request,
+        limit: usize,
+        counter: Option<ValueCounter>,
+    ) -> Result<Self, HttpError> {
         let announced = length_of(request.headers());
         let stream = request.into_body().into_data_stream();
         if announced.is_some_and(|length| length > limit as u64) {
@@ -184,7 +197,7 @@ impl Reading {
         // Memory is used once something is written to it; a body that grows by doubling would take
         // three times its size.
         let bytes = BytesMut::with_capacity(announced.map_or(0, |length| length as usize));
-        Ok(Self { bytes, stream, limit, deadline })
+        Ok(Self { bytes, stream, limit, counter, deadline })
     }
 
     /// Reads until there are more than `most` bytes, or all; true when that is all.
@@ -199,25 +212,33 @@ impl Reading {
             if self.bytes.len() + chunk.len() > self.limit {
                 return Err(HttpError::too_large(self.limit as u64));
             }
+            if let Some(counter) = &mut self.counter {
+                counter.feed(&chunk)?;
+            }
             space.grow(chunk.len()).await?;
             self.bytes.extend_from_slice(&chunk);
         }
         Ok(false)
     }
 
-    async fn whole(mut self, space: &mut Reservation) -> Result<Bytes, HttpError> {
-        let read = self.up_to(self.limit, space).await;
-        match read {
-            Ok(_) => Ok(self.finish()),
-            Err(error) => {
-                drain(self.stream);
-                Err(error)
-            }
-        }
+    /// Reads what is left; after a refusal it is read on for a while, so that the sender hears it.
+    async fn rest(&mut self, space: &mut Reservation) -> Result<(), HttpError> {
+        let refused = self.up_to(self.limit, space).await.err();
+        let Some(refusal) = refused else { return Ok(()) };
+        drain(std::mem::replace(&mut self.stream, Body::empty().into_data_stream()));
+        Err(refusal)
     }
 
-    fn finish(self) -> Bytes {
-        self.bytes.freeze()
+    /// Takes the space that parsing needs, and returns the bytes.
+    async fn with_values(
+        self,
+        bounds: BodyBounds,
+        space: &mut Reservation,
+    ) -> Result<Bytes, HttpError> {
+        if let Some(counter) = self.counter {
+            space.grow(counter.parsed_size(self.bytes.len(), bounds.values)?).await?;
+        }
+        Ok(self.bytes.freeze())
     }
 }
 

@@ -31,45 +31,75 @@ pub enum TooComplex {
     },
 }
 
-/// Returns an upper bound of the memory that parsing takes, beside the bytes themselves.
-pub(crate) fn parsed_size(bytes: &[u8], most_values: usize) -> Result<usize, TooComplex> {
-    let values = count_values(bytes, most_values)?;
-    Ok(values * VALUE_BYTES + bytes.len())
+/// Counts the values of JSON while its bytes arrive.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ValueCounter {
+    most: usize,
+    values: usize,
+    depth: usize,
+    state: State,
 }
 
-/// Counts values, which are at least as many as the parser will make.
-pub(crate) fn count_values(bytes: &[u8], most: usize) -> Result<usize, TooComplex> {
-    let (mut values, mut depth) = (1_usize, 0_usize);
-    let mut rest = bytes.iter();
-    while let Some(byte) = rest.next() {
-        match byte {
-            b'"' => skip_string(&mut rest),
-            b'[' | b'{' => {
-                depth += 1;
-                values += 1;
-                if depth > MAX_DEPTH {
-                    return Err(TooComplex::Depth { limit: MAX_DEPTH });
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Between,
+    InString,
+    AfterBackslash,
+}
+
+impl ValueCounter {
+    /// Returns a counter that takes at most so many values.
+    pub(crate) const fn new(most: usize) -> Self {
+        Self { most, values: 1, depth: 0, state: State::Between }
+    }
+
+    /// Counts the values in the next bytes; they are at least as many as the parser will make.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<(), TooComplex> {
+        for byte in bytes {
+            match (self.state, byte) {
+                (State::AfterBackslash, _) => self.state = State::InString,
+                (State::InString, b'\\') => self.state = State::AfterBackslash,
+                (State::InString, b'"') => self.state = State::Between,
+                (State::InString, _) => {}
+                (State::Between, b'"') => self.state = State::InString,
+                (State::Between, b'[' | b'{') => {
+                    self.depth += 1;
+                    self.values += 1;
                 }
+                (State::Between, b']' | b'}') => self.depth = self.depth.saturating_sub(1),
+                (State::Between, b',') => self.values += 1,
+                (State::Between, _) => {}
             }
-            b']' | b'}' => depth = depth.saturating_sub(1),
-            b',' => values += 1,
-            _ => {}
+            if self.values > self.most || self.depth > MAX_DEPTH {
+                return Err(self.excess());
+            }
         }
-        if values > most {
+        Ok(())
+    }
+
+    /// Returns an upper bound of the memory that parsing takes, beside the bytes themselves, after
+    /// checking the count against a lower limit.
+    pub(crate) const fn parsed_size(&self, bytes: usize, most: usize) -> Result<usize, TooComplex> {
+        if self.values > most {
             return Err(TooComplex::Values { limit: most });
         }
+        Ok(self.values * VALUE_BYTES + bytes)
     }
-    Ok(values)
-}
 
-fn skip_string(rest: &mut std::slice::Iter<'_, u8>) {
-    while let Some(byte) = rest.next() {
-        match byte {
-            b'\\' => drop(rest.next()),
-            b'"' => return,
-            _ => {}
+    const fn excess(&self) -> TooComplex {
+        if self.depth > MAX_DEPTH {
+            TooComplex::Depth { limit: MAX_DEPTH }
+        } else {
+            TooComplex::Values { limit: self.most }
         }
     }
+}
+
+/// Counts the values of JSON that is there already.
+pub(crate) fn count_values(bytes: &[u8], most: usize) -> Result<usize, TooComplex> {
+    let mut counter = ValueCounter::new(most);
+    counter.feed(bytes)?;
+    Ok(counter.values)
 }
 
 /// What the beginning of a body says about one of its members.
@@ -192,6 +222,18 @@ mod tests {
             let parsed = serde_json::from_str(text).unwrap();
             let counted = count_values(text.as_bytes(), 1000).unwrap();
             assert!(counted >= made(&parsed) && counted <= 2 * made(&parsed), "{text}: {counted}");
+        }
+    }
+
+    #[test]
+    fn where_the_pieces_end_does_not_matter() {
+        let text = r#"{"a":["\\\"[,","x\\"],"b":[1,2,[3]]}"#;
+        let whole = count_values(text.as_bytes(), 100).unwrap();
+        for at in 0..text.len() {
+            let mut counter = ValueCounter::new(100);
+            counter.feed(&text.as_bytes()[..at]).unwrap();
+            counter.feed(&text.as_bytes()[at..]).unwrap();
+            assert_eq!(counter.values, whole, "{at}");
         }
     }
 

@@ -48,14 +48,66 @@ fn all_schemas() -> Map<String, Value> {
     members.flatten().collect()
 }
 
+/// A status that any call may be refused with.
+struct Refusal {
+    status: &'static str,
+    description: &'static str,
+    retry: Retry,
+}
+
+/// Whether the same call may succeed later.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Retry {
+    /// After the time that `Retry-After` says.
+    After,
+    /// Not as it is.
+    Never,
+}
+
+const fn refusal(status: &'static str, retry: Retry, description: &'static str) -> Refusal {
+    Refusal { status, description, retry }
+}
+
+const REFUSALS: [Refusal; 9] = [
+    refusal("400", Retry::Never, "The request makes no sense; the error names the member"),
+    refusal("401", Retry::Never, "The token is missing, wrong or over"),
+    refusal("403", Retry::Never, "The caller may not do this, or policy says no"),
+    refusal("404", Retry::Never, "There is none"),
+    refusal("408", Retry::After, "The body came slower than the minimum rate"),
+    refusal("409", Retry::Never, "It stands in the way of what exists"),
+    refusal(
+        "413",
+        Retry::Never,
+        "The body or chain exceeds a limit in bytes, values, depth or events; the error names the limit",
+    ),
+    refusal(
+        "429",
+        Retry::After,
+        "The caller has reached a limit: requests per second, requests under way, connections, memory or wrong tokens; the error names it",
+    ),
+    refusal("503", Retry::After, "The plane is at a limit or going down"),
+];
+
+impl Refusal {
+    fn describe(&self) -> Value {
+        let mut described = json!({
+            "description": self.description,
+            "content": {"application/json": {"schema": reference("ErrorBody")}},
+        });
+        if let (Retry::After, Some(members)) = (self.retry, described.as_object_mut()) {
+            let seconds = json!({"type": "integer", "minimum": 1});
+            let header = json!({"description": "Seconds to wait", "schema": seconds});
+            members.insert("headers".to_owned(), json!({"Retry-After": header}));
+        }
+        described
+    }
+}
+
 fn describe_one(operation: &Operation) -> Value {
-    let refusal = json!({
-        "description": "Refused",
-        "content": {"application/json": {"schema": reference("ErrorBody")}},
-    });
-    let mut responses = Map::new();
-    for status in ["400", "401", "403", "404", "408", "409", "413", "429", "503"] {
-        responses.insert(status.to_owned(), refusal.clone());
+    let mut responses: Map<String, Value> =
+        REFUSALS.iter().map(|refusal| (refusal.status.to_owned(), refusal.describe())).collect();
+    for (status, what) in [("414", "The address is too long"), ("431", "The head is too large")] {
+        responses.insert(status.to_owned(), json!({ "description": what }));
     }
     responses.extend(answers::of(operation));
     let mut described = json!({
