@@ -24,8 +24,9 @@ pub const MAX_EVENTS: u64 = 50_000;
 /// The most bytes a chain has ([`Chain::size`]), but for the events that end it.
 pub const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
-/// How many events more may end a chain: outcome, artifacts, and that its limit was reached.
-pub const END_EVENTS: u64 = 256;
+/// How many events more may end a chain: destinations, outcome, artifacts, and that its limit was
+/// reached.
+pub const END_EVENTS: u64 = 2048;
 
 /// How many bytes more they may have.
 pub const END_BYTES: u64 = 1024 * 1024;

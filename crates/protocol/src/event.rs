@@ -503,8 +503,7 @@ pub enum Event {
         /// When it was over.
         expires_at: Timestamp,
     },
-    /// The chain reached its limit; further changes of files, destinations and models are not
-    /// recorded one by one (ours).
+    /// The chain reached its limit; further changes of files are not recorded one by one (ours).
     #[serde(rename = "chain.limited")]
     ChainLimited {
         /// Which limit.
@@ -521,10 +520,7 @@ impl Event {
     /// Returns whether a run may have any number of these; the others are few.
     #[must_use]
     pub const fn is_one_of_many(&self) -> bool {
-        matches!(
-            self,
-            Self::FileChanged { .. } | Self::NetworkConnected { .. } | Self::ModelCalled { .. }
-        )
+        matches!(self, Self::FileChanged { .. })
     }
 }
 

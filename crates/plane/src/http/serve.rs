@@ -21,9 +21,9 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
@@ -40,6 +40,9 @@ const BUFFER_BYTES: usize = 32 * 1024;
 
 /// How long a handshake may take.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+
+/// How long a client may take to hear that its connection is not served.
+const TURN_AWAY_TIME: Duration = Duration::from_secs(1);
 
 /// How long requests that are under way may take once the plane goes down.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
@@ -155,7 +158,7 @@ pub async fn serve(listener: TcpListener, router: Router, options: ServeOptions)
         let connection = match admission.connections.open(address.ip()) {
             Ok(connection) => connection,
             Err(refusal) => {
-                turn_away(&stream, refusal, tls.is_some());
+                turn_away(stream, refusal, tls.is_some());
                 continue;
             }
         };
@@ -176,14 +179,30 @@ pub async fn serve(listener: TcpListener, router: Router, options: ServeOptions)
     Ok(())
 }
 
-/// Tells a client why its connection is not served, without waiting for it.
-fn turn_away(stream: &TcpStream, refusal: ConnectionRefusal, is_tls: bool) {
+/// How many clients are told at once that their connection is not served.
+static TURNING_AWAY: Semaphore = Semaphore::const_new(64);
+
+/// Tells a client why its connection is not served. When many are told already, or a handshake
+/// would be needed first, the connection is closed without a word.
+fn turn_away(mut stream: TcpStream, refusal: ConnectionRefusal, is_tls: bool) {
     tracing::debug!(?refusal, "a connection was refused");
-    // A handshake would cost more than the answer is worth.
-    if !is_tls {
-        // Whoever does not take these few bytes at once does not hear the reason.
-        let _ = stream.try_write(HttpError::too_many_connections(refusal).as_text().as_bytes());
+    let Ok(permit) = TURNING_AWAY.try_acquire() else { return };
+    if is_tls {
+        return;
     }
+    tokio::spawn(async move {
+        let _permit = permit;
+        let answer = HttpError::too_many_connections(refusal).as_text();
+        let tell = async {
+            stream.write_all(answer.as_bytes()).await?;
+            stream.shutdown().await?;
+            // Closed with a request unread, the connection would break before it is heard.
+            while stream.read(&mut [0; 1024]).await? > 0 {}
+            io::Result::Ok(())
+        };
+        // Whoever does not listen does not hear it.
+        let _ = tokio::time::timeout(TURN_AWAY_TIME, tell).await;
+    });
 }
 
 /// One connection and what it leads to.
