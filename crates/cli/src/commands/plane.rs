@@ -116,7 +116,9 @@ impl Serving<'_> {
             let mut serving_local = None;
             if let Some((offered, listener)) = local {
                 socket = Some(offered);
-                let serving = serve_local(listener, routes.clone(), closing.clone());
+                let admission = service.admission();
+                let options = ServeOptions { tls: None, admission, shutdown: closing.clone() };
+                let serving = serve_local(listener, routes.clone(), options);
                 serving_local = Some(tokio::spawn(serving));
             }
             // The socket is gone before the port is free for others.

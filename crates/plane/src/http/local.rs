@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use axum::Router;
+use axum::{Extension, Router};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tower_service::Service as _;
 
-use super::serve::Peer;
+use super::serve::{Peer, ServeOptions};
 use super::waiting::going_down;
 use crate::serving::is_own_user;
 
@@ -25,15 +25,18 @@ const MAX_LOCAL_CONNECTIONS: usize = 256;
 const LOCAL_HEAD_TIME: Duration = Duration::from_secs(30);
 
 /// Serves `router` on a Unix socket until `shutdown` turns true, then lets what is under way
-/// finish as long as the caller waits.
+/// finish as long as the caller waits. Local clients share the memory budget of all others; TLS is
+/// not used.
 ///
 /// # Errors
 /// The system's error when the socket cannot be used.
 pub async fn serve_local(
     listener: std::os::unix::net::UnixListener,
     router: Router,
-    mut shutdown: watch::Receiver<bool>,
+    options: ServeOptions,
 ) -> io::Result<()> {
+    let ServeOptions { admission, mut shutdown, .. } = options;
+    let router = router.layer(Extension(admission));
     let listener = UnixListener::from_std(listener)?;
     let mut connections = JoinSet::new();
     loop {
