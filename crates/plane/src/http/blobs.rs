@@ -128,8 +128,9 @@ pub(super) async fn fetch(
     if !service.settings.compat.open_blob_reads
         && let Some(caller) = may_read(&service, &request)?
     {
-        let is_readable =
-            in_lane(Lane::Transfers, &service, move |service| Ok(service.may_read_blob(&caller, &digest)?));
+        let is_readable = in_lane(Lane::Transfers, &service, move |service| {
+            Ok(service.may_read_blob(&caller, &digest)?)
+        });
         if !is_readable.await? {
             return Err(HttpError::missing("blob not found"));
         }

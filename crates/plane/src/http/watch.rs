@@ -42,7 +42,8 @@ pub(super) async fn events(
 ) -> Result<Response, HttpError> {
     let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
     let from = last_id(request.headers()).map_or(0, |last| last + 1);
-    let row = in_lane(Lane::Reads, &service, move |service| service.readable_run(&caller, &id)).await?;
+    let row =
+        in_lane(Lane::Reads, &service, move |service| service.readable_run(&caller, &id)).await?;
     Ok(stream_of(move |lines| tell_events(service, row.id, from, lines)))
 }
 
@@ -92,7 +93,8 @@ pub(super) async fn logs(
 ) -> Result<Response, HttpError> {
     let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
     let from = last_id(request.headers()).unwrap_or(0);
-    let row = in_lane(Lane::Reads, &service, move |service| service.readable_run(&caller, &id)).await?;
+    let row =
+        in_lane(Lane::Reads, &service, move |service| service.readable_run(&caller, &id)).await?;
     if row.state.is_terminal() {
         return Ok(stream_of(
             move |lines| async move { say(&lines, "event: end\ndata: {}\n\n").await },
@@ -173,7 +175,8 @@ async fn is_readable(service: &Shared, caller: &Arc<Principal>, run: &RunId) -> 
         return true;
     }
     let (caller, run) = (Arc::clone(caller), run.clone());
-    let looked = blocking(service, move |service| Ok(service.may_read_named(&caller, &run)));
+    let looked =
+        in_lane(Lane::Reads, service, move |service| Ok(service.may_read_named(&caller, &run)));
     looked.await.unwrap_or(false)
 }
 

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use warrant_protocol::Event;
-use warrant_protocol::event::FailureClass;
 
 use super::support::{HandRunner, Plane, request};
 
@@ -94,10 +93,9 @@ fn limits(limits: Value) -> Plane {
     Plane::start_with(|settings| settings.limits = serde_json::from_value(limits).unwrap())
 }
 
-fn large_blob(plane: &Plane) -> String {
-    let admin = Some(plane.admin.as_str());
+fn large_blob(plane: &Plane, token: &str) -> String {
     let bytes: Vec<u8> = (0..LARGE_BLOB).map(|n| n.to_le_bytes()[n % 3]).collect();
-    let (status, stored) = plane.client().bytes("POST", "/v1/blobs", admin, Some(bytes));
+    let (status, stored) = plane.client().bytes("POST", "/v1/blobs", Some(token), Some(bytes));
     assert_eq!(status, 200);
     let stored: Value = serde_json::from_slice(&stored).unwrap();
     format!("/v1/blobs/{}", stored["hash"].as_str().unwrap())
@@ -113,8 +111,8 @@ fn connections(plane: &Plane) -> u64 {
 #[test]
 fn stalled_transfers_keep_nobody_from_the_plane() {
     let plane = Plane::start();
-    let path = large_blob(&plane);
     let token = plane.principal(&json!({"name": "slow", "role": "requester"}));
+    let path = large_blob(&plane, &token);
     let readers: Vec<Raw> = (0..40)
         .map(|_| {
             let mut reader = Raw::begin(&plane, &format!("GET {path}"), Some(&token), (0, b""));
@@ -161,7 +159,7 @@ fn a_slow_sender_hears_why_it_ends_and_a_slow_reader_is_cut_off() {
         assert!(answer.contains("slower than 1000 bytes per second for 1 s"), "{line}: {answer}");
         assert!(answer.contains("retry-after: 1"), "{line}: {answer}");
     }
-    let path = large_blob(&plane);
+    let path = large_blob(&plane, &plane.admin);
     let before = connections(&plane);
     let mut reader = Raw::begin(&plane, &format!("GET {path}"), admin, (0, b""));
     let mut first = [0; 15];
@@ -270,10 +268,9 @@ fn a_large_body_with_its_token_inside_is_read_only_once_the_token_is_good() {
     }
     let from = held.chain.events().len();
     for number in 0..1_000 {
-        let event = Event::RunFailed {
-            failure: FailureClass::SessionFailed,
-            message: format!("{number} {}", "x".repeat(100)),
-        };
+        let path = format!("{number}-{}", "x".repeat(100));
+        let content_hash = warrant_protocol::Digest::of(b"");
+        let event = Event::FileChanged { path, content_hash };
         held.chain.append(crate::support::now(), &event).unwrap();
     }
     let events = runner.told_since(&held, from);
