@@ -1,6 +1,7 @@
 //! Databases of every schema so far are kept as text; each becomes one of today's and is sound.
 //!
-//! The files are `tests/stores/vN.sql`, with the public keys of their home in `tests/stores/home`.
+//! The files are `tests/stores/vN.sql`, with the public keys of their home in
+//! `tests/stores/home-vN`, or `tests/stores/home` for the first five.
 //! Whoever adds a schema writes the file of the one before it first:
 //! `WARRANT_WRITE_STORE=1 cargo test -p warrant-plane --test it migrations`.
 
@@ -31,15 +32,21 @@ fn version(database: &Path) -> u32 {
     connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
 }
 
+/// Where the public keys of the home are whose store this is.
+fn keys_of(number: u32) -> PathBuf {
+    let own = stores().join(format!("home-v{number}"));
+    if own.exists() { own } else { stores().join("home") }
+}
+
 /// Makes a home with the database of a file.
-fn home_of(text: &str) -> tempfile::TempDir {
+fn home_of(number: u32, text: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
     for below in ["keys", "data", "data/alive", "data/sessions", "data/blobs"] {
         fs::create_dir_all(home.join(below)).unwrap();
     }
     for name in ["home.json", "keys/plane.pub.pem", "keys/runner.pub.pem"] {
-        fs::copy(stores().join("home").join(name), home.join(name)).unwrap();
+        fs::copy(keys_of(number).join(name), home.join(name)).unwrap();
     }
     let connection = Connection::open(home.join("data/plane.db")).unwrap();
     connection.pragma_update(None, "journal_mode", "WAL").unwrap();
@@ -92,9 +99,10 @@ fn write_today() {
     std::io::Write::write_all(&mut writer, b"a small blob").unwrap();
     plane.store().record_blobs(vec![writer.finish().unwrap()], crate::support::now()).unwrap();
     drop(plane);
-    fs::create_dir_all(stores().join("home/keys")).unwrap();
+    let keys = stores().join(format!("home-v{}", today()));
+    fs::create_dir_all(keys.join("keys")).unwrap();
     for name in ["home.json", "keys/plane.pub.pem", "keys/runner.pub.pem"] {
-        fs::copy(home.join(name), stores().join("home").join(name)).unwrap();
+        fs::copy(home.join(name), keys.join(name)).unwrap();
     }
     let text = dump(&home.join("data/plane.db"));
     fs::write(stores().join(format!("v{}.sql", today())), text).unwrap();
@@ -110,7 +118,7 @@ fn a_store_of_every_schema_becomes_one_of_today_and_is_sound() {
         let file = stores().join(format!("v{number}.sql"));
         let text =
             fs::read_to_string(&file).unwrap_or_else(|_| panic!("{} is missing", file.display()));
-        let dir = home_of(&text);
+        let dir = home_of(number, &text);
         let home = dir.path().join("home");
         assert_eq!(version(&home.join("data/plane.db")), number);
         let store = Store::open(&home.join("data")).unwrap();
