@@ -23,7 +23,7 @@ use warrant_policy::preset::Preset;
 use warrant_policy::snapshot::PolicySnapshot;
 use warrant_protocol::port::PlaneError;
 use warrant_protocol::request::{ActorKind, ActorRef};
-use warrant_protocol::{Decision, Receipt, RunId, RunRequest, SecretName, Timestamp};
+use warrant_protocol::{Decision, Receipt, RunId, RunRequest, SecretName, Timestamp, error_chain};
 use warrant_runner::run::{Ended, Observer, RunError, RunnerIdentity, Surroundings, governed_run};
 use warrant_sandbox::{Backend, Cancel, Stdin, TtySize};
 
@@ -209,7 +209,7 @@ impl Desk {
     fn with_store(home: Home, found: Found) -> Result<Self, DeskError> {
         let (policy, flaw) = match found {
             Ok(policy) => (policy, None),
-            Err(error) => (None, Some(told(&error))),
+            Err(error) => (None, Some(error_chain(&error))),
         };
         let policy_hash = policy.as_ref().map_or_else(no_policy_hash, PolicySnapshot::hash);
         let plane = EmbeddedPlane::open(home, policy_hash)?;
@@ -429,17 +429,6 @@ fn settle_in(home: Option<&Path>, preset: Preset) -> Result<(Home, Found), DeskE
 
 /// The policy of a home, if there is one, or what is wrong with it.
 type Found = Result<Option<PolicySnapshot>, DeskError>;
-
-/// Returns an error with its causes, on one line.
-fn told(error: &DeskError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
-}
 
 /// Returns what of the environment says where home is and what opens it; a named home goes before.
 ///

@@ -16,6 +16,7 @@ use cedar_policy::{
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use warrant_protocol::error_chain;
 
 use crate::facts::Facts;
 use crate::guards::Guard;
@@ -210,7 +211,7 @@ impl Rules {
             return Err(InvalidRules::Schema(warning.to_string()));
         }
         let parsed =
-            PolicySet::from_str(text).map_err(|cause| InvalidRules::Parse(told(&cause)))?;
+            PolicySet::from_str(text).map_err(|cause| InvalidRules::Parse(error_chain(&cause)))?;
         if let Some(template) = parsed.templates().next() {
             return Err(InvalidRules::Template(template.id().to_string()));
         }
@@ -432,16 +433,4 @@ fn named(set: &PolicySet) -> Result<(Vec<Policy>, HashMap<String, Rule>), Invali
 
 fn uid(type_name: &EntityTypeName, id: &str) -> EntityUid {
     EntityUid::from_type_name_and_id(type_name.clone(), EntityId::new(id))
-}
-
-/// Returns an error with everything below it, in one line.
-fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text.replace('\n', " ")
 }

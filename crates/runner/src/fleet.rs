@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
-use warrant_protocol::Timestamp;
 use warrant_protocol::port::{Lease, Plane as _};
+use warrant_protocol::{Timestamp, error_chain};
 use warrant_sandbox::{Backend, Cancel, Stdin};
 
 use self::live::Live;
@@ -269,7 +269,7 @@ impl Shared<'_> {
                 &self.fenced
             }
             Err(error) => {
-                let error = with_causes(&error);
+                let error = error_chain(&error);
                 tracing::error!(run.id = %key.run, %error, duration_ms, "run has no receipt yet");
                 &self.waiting
             }
@@ -352,18 +352,6 @@ impl Drop for RemoveLater<'_> {
         // What stays is removed at the next start.
         let _ = fs::remove_dir_all(self.0);
     }
-}
-
-/// Returns an error with its causes, on one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// A data directory that no other runner uses at the same time.

@@ -12,11 +12,10 @@ use warrant_protocol::event::FailureClass;
 use warrant_protocol::execution::MockAgent;
 use warrant_protocol::port::Lease;
 use warrant_protocol::request::WorkspaceMode;
-use warrant_protocol::{ContractBody, Event, ExecutionSpec, Outcome};
+use warrant_protocol::{ContractBody, Event, ExecutionSpec, Outcome, error_chain};
 use warrant_sandbox::RunReport;
 use warrant_workspace::{
-    BlobSource, Checkout, GitDirectory, MaterializeError, MaterializeOptions, TreeLimits,
-    materialize,
+    BlobSource, Checkout, GitDirectory, MaterializeOptions, TreeLimits, materialize,
 };
 
 use crate::capture;
@@ -103,7 +102,9 @@ impl<'a> Site<'a> {
             };
             materialize(manifest, visit.blobs, visit.checkout, &options)
         });
-        let checkout = built.map_err(|error| failed(told(&error)))?;
+        let checkout = built.map_err(|error| {
+            failed(format!("the workspace could not be built: {}", error_chain(&error)))
+        })?;
         let manifest_hash = lease.contract.manifest_hash();
         journal.record(&Event::WorkspaceMaterialized { manifest_hash })?;
         Ok(Self::Own(Box::new(checkout)))
@@ -151,15 +152,4 @@ impl<'a> Site<'a> {
 
 fn failed(message: String) -> Halt {
     Halt::new(Outcome::Failed, FailureClass::TransferFailed, message)
-}
-
-/// Returns an error with its causes, on one line.
-fn told(error: &MaterializeError) -> String {
-    let mut text = format!("the workspace could not be built: {error}");
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }

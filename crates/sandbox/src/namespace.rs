@@ -29,7 +29,7 @@ use warrant_jail::{
     Capabilities, Exec, Going, Groups, Handed, LandlockRules, Program, Resource, Rlimit, Scratch,
     Spec, Starting, Stdio, Usher, Walls, landlock_abi, launch,
 };
-use warrant_protocol::{Isolation, Limits, Outcome, Posture};
+use warrant_protocol::{Isolation, Limits, Outcome, Posture, error_chain};
 
 use crate::cgroup::{Cgroups, Counts};
 use crate::door::{self, Door};
@@ -125,13 +125,9 @@ impl Namespace {
     fn try_out(&self, limits: Limits) -> Result<Posture, String> {
         let run = || -> Result<RunReport, String> {
             let invocation = probe_invocation(limits);
-            let told = |error: &dyn std::error::Error| match error.source() {
-                Some(cause) => format!("{error}: {cause}"),
-                None => error.to_string(),
-            };
-            let plan = self.prepare(invocation).map_err(|error| told(&error))?;
-            let cancel = Cancel::new().map_err(|error| told(&error))?;
-            self.run(&plan, &Discard, &cancel).map_err(|error| told(&error))
+            let plan = self.prepare(invocation).map_err(|error| error_chain(&error))?;
+            let cancel = Cancel::new().map_err(|error| error_chain(&error))?;
+            self.run(&plan, &Discard, &cancel).map_err(|error| error_chain(&error))
         };
         match run()? {
             RunReport { outcome: Outcome::Exited { code: 0 }, posture, .. } => Ok(posture),

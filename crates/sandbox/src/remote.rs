@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use warrant_protocol::{Isolation, Outcome, Posture};
+use warrant_protocol::{Isolation, Outcome, Posture, error_chain};
 
 pub use settings::{NotConfigured, ProviderConfig, Surroundings};
 pub use wire::Tamper;
@@ -301,7 +301,7 @@ impl Backend for Remote {
         let built = self
             .spec(&invocation)
             .map_err(|refusal| refusal.message)
-            .and_then(|spec| self.build(spec, None).map_err(|error| describe(&error)));
+            .and_then(|spec| self.build(spec, None).map_err(|error| error_chain(&error)));
         match built {
             Ok(readied) => {
                 self.posture_of(&readied.session.spec, &readied.observed, Some(&readied.look))
@@ -348,7 +348,7 @@ impl Backend for Remote {
         let spec = self.spec(&plan.invocation)?;
         let session = spec.session.clone();
         let readied = self.build(spec, Some(cancel)).map_err(|error| {
-            let mut message = describe(&error);
+            let mut message = error_chain(&error);
             if let Some(left) = self.ledger.take(&session) {
                 message = format!("{message}; {left}");
             }
@@ -387,7 +387,9 @@ impl Backend for Remote {
                     Err(SessionError::Wire(WireError::Cancelled { .. })) => {
                         return Ok(self.report(without_output(Outcome::Cancelled), None, None));
                     }
-                    Err(error) => return Err(boundary("building the sandbox", describe(&error))),
+                    Err(error) => {
+                        return Err(boundary("building the sandbox", error_chain(&error)));
+                    }
                 }
             }
         };
@@ -399,7 +401,7 @@ impl Backend for Remote {
                 let driven = without_output(Outcome::Cancelled);
                 return Ok(self.report(driven, Some(posture), None));
             }
-            Err(error) => return Err(boundary("preparing the sandbox", describe(&error))),
+            Err(error) => return Err(boundary("preparing the sandbox", error_chain(&error))),
         };
         let has_ended = matches!(driven.outcome, Outcome::Exited { .. } | Outcome::Signaled { .. });
         let upper = match staged.filter(|_| has_ended) {
@@ -414,7 +416,7 @@ impl Backend for Remote {
                         None
                     }
                     Err(error) => {
-                        return Err(boundary("taking the workspace back", describe(&error)));
+                        return Err(boundary("taking the workspace back", error_chain(&error)));
                     }
                 }
             }
@@ -451,16 +453,6 @@ impl Drop for Remote {
 /// Returns the session that was bound into a plan.
 fn session_of(plan: &Plan) -> Option<&str> {
     plan.artifact.pointer("/sandbox/session")?.as_str()
-}
-
-fn describe(error: &SessionError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    text
 }
 
 fn boundary(step: &'static str, why: String) -> BoundaryError {

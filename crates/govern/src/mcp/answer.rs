@@ -99,17 +99,6 @@ pub(crate) fn facts(value: Value) -> Map<String, Value> {
     }
 }
 
-/// Returns an error with its causes on one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
-}
-
 fn denied(desk: &Desk, run: &RunId, judgment: &Judgment) -> Answer {
     let summary = &judgment.summary;
     let allowed = allowed(desk);

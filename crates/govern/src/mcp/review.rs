@@ -1,12 +1,12 @@
 //! `diff`, `undo` and `receipt`: looking back at what runs of this client did.
 
 use serde_json::{Value, json};
-use warrant_protocol::RunId;
 use warrant_protocol::event::ArtifactKind;
 use warrant_protocol::story::{Story, answers};
+use warrant_protocol::{RunId, error_chain};
 use warrant_workspace::{Changed, TreePath, UndoError};
 
-use super::answer::{Answer, chain, facts};
+use super::answer::{Answer, facts};
 use super::arguments::Misuse;
 use super::{Call, Server};
 use crate::desk::Desk;
@@ -24,7 +24,7 @@ impl Server {
         };
         let found = record::artifact_bytes(&desk, &run, (ArtifactKind::Diff, DIFF_BYTES));
         Ok(match found {
-            Err(error) => Answer::broken(&chain(&error)),
+            Err(error) => Answer::broken(&error_chain(&error)),
             Ok(None) => {
                 let facts = facts(json!({"runId": run, "diff": ""}));
                 Answer::good(format!("{run} changed nothing\n"), facts)
@@ -47,9 +47,9 @@ impl Server {
             Ok(verified) => verified,
             Err(error @ RecordError::NoBundle { .. }) => {
                 let facts = facts(json!({"status": "not-ended", "runId": run}));
-                return Ok(Answer::bad(format!("{}\n", chain(&error)), facts));
+                return Ok(Answer::bad(format!("{}\n", error_chain(&error)), facts));
             }
-            Err(error) => return Ok(Answer::broken(&chain(&error))),
+            Err(error) => return Ok(Answer::broken(&error_chain(&error))),
         };
         let story = Story::of(&verified);
         if story.secrets.is_empty() && names_secrets(&desk, &run) {
@@ -74,7 +74,7 @@ impl Server {
         call.finish()?;
         let desk = match self.bench.desk() {
             Ok(desk) => desk,
-            Err(error) => return Ok(Answer::broken(&chain(&error))),
+            Err(error) => return Ok(Answer::broken(&error_chain(&error))),
         };
         let _writing = self.bench.hold();
         Ok(self.put_back(&desk, changed))
@@ -87,7 +87,7 @@ impl Server {
         };
         let journal = match open_journal(desk, workspace) {
             Ok((journal, _)) => journal,
-            Err(error) => return Answer::broken(&chain(&error)),
+            Err(error) => return Answer::broken(&error_chain(&error)),
         };
         let mut done = self.done();
         match journal.undo_of(workspace, &done.kept, changed) {
@@ -109,7 +109,7 @@ impl Server {
                 names(&paths).join(", ")
             )),
             Err(UndoError::Nothing) => refused("there is no change of this session to undo"),
-            Err(error) => Answer::broken(&chain(&error)),
+            Err(error) => Answer::broken(&error_chain(&error)),
         }
     }
 
@@ -122,7 +122,7 @@ impl Server {
         call.finish()?;
         let desk = match self.bench.desk() {
             Ok(desk) => desk,
-            Err(error) => return Ok(Err(Answer::broken(&chain(&error)))),
+            Err(error) => return Ok(Err(Answer::broken(&error_chain(&error)))),
         };
         let missing = |text: String| {
             Err(Answer::bad(format!("{text}\n"), facts(json!({"status": "not-found"}))))

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use warrant_protocol::story::outcome_words;
-use warrant_protocol::{Decision, Outcome, RunId, RunState};
+use warrant_protocol::{Decision, Outcome, RunId, RunState, error_chain};
 use warrant_runner::preview::{Terms, preview};
 
-use super::answer::{Answer, NO_APPROVAL, allowed, chain, facts, writes};
+use super::answer::{Answer, NO_APPROVAL, allowed, facts, writes};
 use super::arguments::Misuse;
 use super::{Call, MOST_WAIT_MS, Server};
 use crate::desk::{Desk, DeskError, Permit};
@@ -85,7 +85,7 @@ impl Server {
         }
         match self.bench.desk() {
             Ok(desk) => Answer::not_run(&desk, permit),
-            Err(error) => Answer::broken(&chain(&error)),
+            Err(error) => Answer::broken(&error_chain(&error)),
         }
     }
 
@@ -226,7 +226,7 @@ const fn is_the_programs(outcome: &Outcome) -> bool {
 }
 
 fn failed(error: &WorkbenchError) -> Answer {
-    Answer::broken(&chain(error))
+    Answer::broken(&error_chain(error))
 }
 
 fn approved(run: &RunId) -> Answer {

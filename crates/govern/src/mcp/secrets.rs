@@ -5,12 +5,12 @@
 //! left out of its own words that it guessed one.
 
 use serde_json::Value;
-use warrant_protocol::SecretName;
 use warrant_protocol::port::SecretValue;
+use warrant_protocol::{SecretName, error_chain};
 use warrant_runner::Redactor;
 
 use super::Server;
-use super::answer::{Answer, chain};
+use super::answer::Answer;
 
 impl Server {
     /// Remembers that a run was given these secrets.
@@ -28,15 +28,15 @@ impl Server {
         let withheld = |why: &str| {
             Answer::broken(&format!("the answer is withheld, because it may hold secrets: {why}"))
         };
-        let desk = self.bench.desk().map_err(|error| withheld(&chain(&error)))?;
+        let desk = self.bench.desk().map_err(|error| withheld(&error_chain(&error)))?;
         let known = desk.plane().secrets().known(&names);
-        let known = known.map_err(|error| withheld(&chain(&error)))?;
+        let known = known.map_err(|error| withheld(&error_chain(&error)))?;
         let values = known.iter().map(|secret| SecretValue {
             name: secret.name.clone(),
             value: secret.value.to_string(),
         });
         let values: Vec<SecretValue> = values.collect();
-        Redactor::new(&values).map_err(|error| withheld(&chain(&error)))
+        Redactor::new(&values).map_err(|error| withheld(&error_chain(&error)))
     }
 }
 

@@ -5,12 +5,12 @@
 
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
-use warrant_protocol::RunId;
 use warrant_protocol::claim::InvalidClaim;
 use warrant_protocol::event::FailureClass;
 use warrant_protocol::port::PlaneError;
 use warrant_protocol::validate::Invalid;
 use warrant_protocol::wire::ErrorBody;
+use warrant_protocol::{RunId, error_chain};
 
 use super::answer;
 use super::budget::NoSpace;
@@ -206,13 +206,7 @@ impl HttpError {
 
     /// Something of ours broke; what exactly is logged.
     pub(crate) fn internal(cause: &dyn std::error::Error) -> Self {
-        let mut text = cause.to_string();
-        let mut source = cause.source();
-        while let Some(cause) = source {
-            text = format!("{text}: {cause}");
-            source = cause.source();
-        }
-        tracing::error!(error = %text, "a request failed inside");
+        tracing::error!(error = %error_chain(cause), "a request failed inside");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal server error")
     }
 

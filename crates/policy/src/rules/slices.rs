@@ -8,8 +8,9 @@ use cedar_policy::{
     ResourceConstraint,
 };
 use serde::{Deserialize, Serialize};
+use warrant_protocol::error_chain;
 
-use super::{Action, InvalidRules, told};
+use super::{Action, InvalidRules};
 use crate::guards::{self, Guard};
 
 /// What a rule is about.
@@ -62,7 +63,8 @@ pub(super) struct Slice {
 
 impl Member {
     pub(super) fn of_policy(policy: Policy) -> Result<Self, InvalidRules> {
-        let mut json = policy.to_json().map_err(|cause| InvalidRules::Parse(told(&cause)))?;
+        let mut json =
+            policy.to_json().map_err(|cause| InvalidRules::Parse(error_chain(&cause)))?;
         if let Some(members) = json.as_object_mut() {
             // They are in the rule; reading them again would only cost time.
             members.remove("annotations");

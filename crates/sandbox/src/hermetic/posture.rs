@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use warrant_protocol::{
-    Component, Enforcement, Evidence, Isolation, LimitKind, Limits, Outcome, Posture,
+    Component, Enforcement, Evidence, Isolation, LimitKind, Limits, Outcome, Posture, error_chain,
 };
 
 use super::launch::{Pool, Worker};
@@ -42,17 +42,13 @@ where
     Run: FnOnce(&Request, &Invocation, Watch<'_>) -> Result<RunReport, BoundaryError>,
 {
     let invocation = probe_invocation();
-    let told = |error: &dyn std::error::Error| match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    };
-    let request = lower::lower(&invocation).map_err(|error| told(&error))?;
-    let cancel = Cancel::new().map_err(|error| told(&error))?;
+    let request = lower::lower(&invocation).map_err(|error| error_chain(&error))?;
+    let cancel = Cancel::new().map_err(|error| error_chain(&error))?;
     let limits = &invocation.limits;
     let request = Request { fault: Some(WorkerFault::TryWalls), ..request };
     let holes = Holes::default();
     let watch = Watch { limits, sink: &holes, cancel: &cancel, fetcher: None };
-    let report = run(&request, &invocation, watch).map_err(|error| told(&error))?;
+    let report = run(&request, &invocation, watch).map_err(|error| error_chain(&error))?;
     if report.outcome != (Outcome::Exited { code: 0 }) {
         return Err(format!("a probe ended with {:?}", report.outcome));
     }
