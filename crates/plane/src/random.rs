@@ -16,7 +16,10 @@ pub fn bytes<const N: usize>() -> io::Result<[u8; N]> {
 }
 
 /// Returns 16 random bytes as hex, for a name nobody guesses.
-pub(crate) fn hex() -> io::Result<String> {
+///
+/// # Errors
+/// The system's error when it has none to give.
+pub fn hex() -> io::Result<String> {
     Ok(format!("{:032x}", u128::from_be_bytes(bytes()?)))
 }
 

@@ -34,7 +34,7 @@ use warrant_protocol::{
 
 pub use self::blobs::{BlobCache, LeaseBlobs};
 pub use self::enroll::{EnrollError, EnrollOptions, Enrolled, PinnedBy};
-pub use self::http::{CallError, ClientError, Http};
+pub use self::http::{CallError, ClientError, EventsFrom, Http, KeyedCall};
 pub use self::keep::{Stop, StopSlot, Watched};
 use self::outbox::Entry;
 pub use self::outbox::{Outbox, OutboxError};
@@ -467,9 +467,10 @@ pub(crate) struct Show {
 }
 
 impl Show {
-    /// Sends a piece.
-    pub(crate) async fn send(&self, bytes: Vec<u8>) -> Result<(), CallError> {
-        self.http.sending_bytes(&self.path, &self.token, bytes).await.map(drop)
+    /// Sends the piece of the output that begins at byte `at`.
+    pub(crate) async fn send(&self, at: u64, bytes: Vec<u8>) -> Result<(), CallError> {
+        let path = format!("{}?at={at}", self.path);
+        self.http.sending_bytes(&path, &self.token, bytes).await.map(drop)
     }
 }
 

@@ -43,6 +43,9 @@ const MAX_CLAIM_WAIT: Duration = Duration::from_secs(30);
 /// The longest that a renewal waits for a stop.
 const MAX_RENEW_WAIT: Duration = Duration::from_secs(5);
 
+/// The largest byte offset that a piece of output may begin at.
+const MOST_OFFSET: u64 = 1 << 53;
+
 /// What a run of an old runner may take beyond its own time: fetching, packing, uploading.
 const OLD_RUNNER_MARGIN_MS: u64 = 600_000;
 
@@ -507,6 +510,7 @@ pub(super) async fn push_log(
     let peer = peer_of(&request);
     let token = bearer(request.headers()).ok_or_else(|| service.stranger(peer))?;
     let opened = service.open_run(token, &id)?;
+    let at = piece_offset(request.uri().query())?;
     let (bytes, _space) = body::read(request, LOG_BYTES, &holder_name(&opened)).await?;
     let lease = opened.lease.clone();
     let is_held = in_lane(Lane::Leases, &service, move |service| {
@@ -515,8 +519,19 @@ pub(super) async fn push_log(
     if !is_held.await? {
         return Err(HttpError::fenced(&opened.lease.run));
     }
-    service.logs.push(&opened.lease.run, &bytes);
+    service.logs.push(&opened.lease.run, at, &bytes);
     Ok(answer::json(&json!({"ok": true})))
+}
+
+/// Returns the byte at which a piece of output begins, where its runner says so.
+fn piece_offset(query: Option<&str>) -> Result<Option<u64>, HttpError> {
+    let mut pairs = query.unwrap_or_default().split('&');
+    let Some(text) = pairs.find_map(|pair| pair.strip_prefix("at=")) else { return Ok(None) };
+    let offset = text.parse::<u64>().ok().filter(|offset| *offset <= MOST_OFFSET);
+    match offset {
+        Some(offset) => Ok(Some(offset)),
+        None => Err(HttpError::bad_request(format!("at is a byte offset up to {MOST_OFFSET}"))),
+    }
 }
 
 /// Reads a runner's body. One that brings its claim token in the head is known before it is read;

@@ -38,11 +38,12 @@ struct Kept {
 }
 
 impl LiveLogs {
-    /// Adds to a run's log.
-    pub(crate) fn push(&self, run: &RunId, bytes: &[u8]) {
+    /// Adds to a run's log the piece that begins at byte `at`, or after everything that is known.
+    pub(crate) fn push(&self, run: &RunId, at: Option<u64>, bytes: &[u8]) {
         let Some(log) = self.of(run) else { return };
         let count = self.runs.lock().unwrap_or_else(PoisonError::into_inner).len();
-        log.push(bytes, (MAX_TOTAL_BYTES / count.max(1)).min(MAX_BYTES));
+        let most = (MAX_TOTAL_BYTES / count.max(1)).min(MAX_BYTES);
+        log.push(at, bytes, most);
     }
 
     /// Returns the log of a run, new if there is none; nothing when there are too many.
@@ -66,9 +67,18 @@ impl LiveLogs {
 }
 
 impl LiveLog {
-    fn push(&self, bytes: &[u8], most: usize) {
+    fn push(&self, at: Option<u64>, bytes: &[u8], most: usize) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.bytes.extend_from_slice(bytes);
+        let length = kept.dropped + kept.bytes.len() as u64;
+        let at = at.unwrap_or(length);
+        if at > length {
+            // What lies between was lost on the way; it is in the log that the run leaves.
+            kept.bytes.clear();
+            kept.dropped = at;
+        }
+        // A piece that was sent twice counts once.
+        let known = usize::try_from(length.saturating_sub(at)).unwrap_or(usize::MAX);
+        kept.bytes.extend_from_slice(bytes.get(known..).unwrap_or_default());
         let excess = kept.bytes.len().saturating_sub(most);
         if excess > 0 {
             kept.bytes.drain(..excess);

@@ -100,8 +100,9 @@ impl PlaneService {
             Reception::Repeated { run, request_hash } => {
                 let row = self.plane.store().run(&run)?;
                 if row.request_hash != request_hash {
-                    let text = "the idempotency key was used for another request";
-                    return Err(HttpError::conflict(text));
+                    return Err(HttpError::conflict(format!(
+                        "Idempotency-Key was used for another request, which became {run}; send this one under a new key"
+                    )));
                 }
                 let judgment = serde_json::from_str(&row.judgment).ok();
                 if row.state == RunState::Denied {

@@ -394,6 +394,7 @@ impl PlaneService {
         for run in &reaped.lost {
             tracing::warn!(run.id = %run, "the runner of {run} is gone; sealed as lost");
             self.metrics.count("runs.lost");
+            self.logs.end(run);
             self.changes.tell(run);
         }
         for run in &reaped.requeued {

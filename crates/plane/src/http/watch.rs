@@ -126,6 +126,8 @@ async fn tell_log(
             say(&lines, &format!("id: {from}\nevent: log\ndata: {data}\n\n")).await?;
         }
         if is_over {
+            // Whoever began to watch while the run ended may have opened the log again.
+            service.logs.end(&run);
             return say(&lines, "event: end\ndata: {}\n\n").await;
         }
         tokio::select! {

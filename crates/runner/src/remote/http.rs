@@ -69,6 +69,12 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// Returns whether the call surely never reached the plane.
+    #[must_use]
+    pub fn is_unsent(&self) -> bool {
+        matches!(self, Self::Unreachable(error) if error.is_connect())
+    }
+
     /// Returns whether the same call may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
@@ -110,6 +116,28 @@ pub struct Http {
     give_up: watch::Sender<bool>,
     /// Dropped with the client, which ends the thread.
     _running: oneshot::Sender<()>,
+}
+
+/// A write that the plane does once, however often it is sent.
+#[derive(Debug, Clone, Copy)]
+pub struct KeyedCall<'a> {
+    /// The path of the call.
+    pub path: &'a str,
+    /// Who calls.
+    pub token: &'a str,
+    /// The caller's own name for this write.
+    pub key: &'a str,
+    /// What is written.
+    pub body: &'a Value,
+}
+
+/// Where a stream of events begins, and how long it may be silent.
+#[derive(Debug, Clone, Copy)]
+pub struct EventsFrom {
+    /// The id of the last event that was received before.
+    pub last: Option<u64>,
+    /// The longest time between two pieces.
+    pub silence: Duration,
 }
 
 /// How long to wait for an answer, and whether giving up ends the wait.
@@ -223,6 +251,20 @@ impl Http {
         self.wait(self.sending(path, Some(token), body), Patience::Short)
     }
 
+    /// As [`Http::post_as`], with a key under which the plane does the same work only once.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn post_with_key(&self, call: &KeyedCall<'_>) -> Result<Value, CallError> {
+        let request = self
+            .client
+            .post(self.url(call.path))
+            .header(CONTENT_TYPE, "application/json")
+            .header("idempotency-key", call.key)
+            .body(call.body.to_string());
+        self.wait(answer_of(authorized(request, Some(call.token))), Patience::Short)
+    }
+
     /// Returns the JSON answer to a read.
     ///
     /// # Errors
@@ -239,6 +281,28 @@ impl Http {
     pub fn get_stream(&self, path: &str, token: Option<&str>) -> Result<BlobStream, CallError> {
         let request = authorized(self.client.get(self.url(path)), token);
         self.wait(opened(request), Patience::Short)
+    }
+
+    /// Returns a stream of server-sent events from after the event `last` on. A plane that sends
+    /// nothing for longer than `silence`, not even a heartbeat, ends the stream with an error.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn get_events(
+        &self,
+        path: &str,
+        token: &str,
+        EventsFrom { last, silence }: EventsFrom,
+    ) -> Result<BlobStream, CallError> {
+        let mut request = authorized(self.client.get(self.url(path)), Some(token));
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        let call = async move {
+            let response = request.send().await.map_err(CallError::Unreachable)?;
+            Ok(BlobStream::of_events(successful(response).await?, silence))
+        };
+        self.wait(call, Patience::Short)
     }
 
     /// Opens a blob.

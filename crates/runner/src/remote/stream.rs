@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::{Body, Response};
@@ -23,14 +24,30 @@ pub struct BlobStream {
 
 impl BlobStream {
     /// Reads the answer on the client's thread, as fast as somebody takes it.
-    pub(super) fn of(mut response: Response) -> Self {
+    pub(super) fn of(response: Response) -> Self {
+        Self::reading(response, None)
+    }
+
+    /// As [`BlobStream::of`], and fails when nothing comes for longer than `silence`.
+    pub(super) fn of_events(response: Response, silence: Duration) -> Self {
+        Self::reading(response, Some(silence))
+    }
+
+    fn reading(mut response: Response, silence: Option<Duration>) -> Self {
         let (sender, pieces) = mpsc::channel(PIECES);
         tokio::spawn(async move {
             loop {
-                let piece = match response.chunk().await {
+                let chunk = match silence {
+                    None => response.chunk().await.map_err(io::Error::other),
+                    Some(most) => match tokio::time::timeout(most, response.chunk()).await {
+                        Ok(chunk) => chunk.map_err(io::Error::other),
+                        Err(late) => Err(io::Error::new(io::ErrorKind::TimedOut, late)),
+                    },
+                };
+                let piece = match chunk {
                     Ok(Some(piece)) => Ok(piece),
                     Ok(None) => break,
-                    Err(error) => Err(io::Error::other(error)),
+                    Err(error) => Err(error),
                 };
                 let is_last = piece.is_err();
                 // Nobody reading any more ends the transfer.

@@ -93,7 +93,10 @@ fn the_same_idempotency_key_gives_the_same_run() {
     let (status, first) = send("one", "true");
     assert_eq!(status, 200);
     assert_eq!(send("one", "true"), (200, first.clone()));
-    assert_eq!(send("one", "false").0, 409, "another request under the same key");
+    let (status, refused) = send("one", "false");
+    let text = refused["error"].as_str().unwrap();
+    assert_eq!(status, 409, "another request under the same key");
+    assert!(text.contains("Idempotency-Key") && text.contains(first["runId"].as_str().unwrap()));
     assert_ne!(send("two", "true").1["runId"], first["runId"]);
     assert_eq!(send(&"x".repeat(256), "true").0, 400);
 }
