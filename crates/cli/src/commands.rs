@@ -16,6 +16,7 @@ mod conform;
 mod continuing;
 mod dev;
 mod doors;
+mod ending;
 mod exec;
 mod hook;
 mod keeping;

@@ -9,22 +9,34 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
-use warrant_plane::HomeEnvironment;
+use sha2::{Digest as _, Sha256};
+use warrant_plane::{HomeEnvironment, random};
+use warrant_protocol::error_chain;
 use warrant_protocol::wire::{RunView, SubmitResult};
 use warrant_protocol::{Digest, PublicKey, RunId, RunRequest};
-use warrant_runner::remote::{BlobStream, CallError, Http};
+use warrant_runner::remote::{BlobStream, CallError, EventsFrom, Http, KeyedCall};
 use warrant_workspace::{BlobSink, StoredBlob};
 
 use crate::args::PlaneArguments;
 use crate::exit::Misuse;
 use crate::own_plane::OwnPlane;
 use crate::progress::{Meter, Metered};
+use crate::ui;
 
 const LOGIN_FILE: &str = "login.json";
 const LOGIN_VERSION: &str = "warrant.login.v1";
+
+/// How often a request is sent before the person is told that the plane does not answer.
+const SUBMIT_ATTEMPTS: u32 = 6;
+/// How long to wait before it is sent again, at first.
+const SUBMIT_PAUSE: Duration = Duration::from_millis(200);
+/// A stream of events on which nothing comes for so long is opened again; heartbeats come every
+/// 15 seconds.
+const SILENCE: Duration = Duration::from_secs(45);
 
 /// A plane and who we are there.
 pub(crate) struct PlaneClient {
@@ -117,10 +129,35 @@ impl PlaneClient {
         self.http.get_stream(path, Some(&self.token))
     }
 
-    /// Submits a request.
-    pub(crate) fn submit(&self, request: &RunRequest) -> Result<SubmitResult, CallError> {
-        let answer = self.post("/v1/runs", &json!({"request": request}))?;
-        serde_json::from_value(answer).map_err(|error| CallError::Malformed(error.to_string()))
+    /// Opens a stream of events from after the one with the id `last` on.
+    pub(crate) fn events(&self, path: &str, last: Option<u64>) -> Result<BlobStream, CallError> {
+        self.http.get_events(path, &self.token, EventsFrom { last, silence: SILENCE })
+    }
+
+    /// Submits a request once: when no answer comes, it is sent again under the same key.
+    pub(crate) fn submit(&self, request: &RunRequest) -> anyhow::Result<SubmitResult> {
+        let key = random::hex().context("no randomness for the idempotency key")?;
+        let body = json!({"request": request});
+        let call = KeyedCall { path: "/v1/runs", token: &self.token, key: &key, body: &body };
+        let mut pause = SUBMIT_PAUSE;
+        for attempt in 1.. {
+            match self.http.post_with_key(&call) {
+                Ok(answer) => {
+                    return serde_json::from_value(answer)
+                        .context("the plane's answer cannot be read");
+                }
+                // What never arrived at a plane that is not there is no reason to wait.
+                Err(error) if attempt == 1 && error.is_unsent() => return Err(error.into()),
+                Err(error) if attempt < SUBMIT_ATTEMPTS && error.is_transient() => {
+                    let error = error_chain(&error);
+                    ui::note(&format!("warrant: no answer to the request ({error}); once more"));
+                }
+                Err(error) => return Err(error.into()),
+            }
+            std::thread::sleep(pause);
+            pause *= 2;
+        }
+        bail!("the request was never sent")
     }
 
     /// Returns a run.
@@ -155,6 +192,28 @@ impl BlobSink for PlaneClient {
         file.flush()?;
         let digest = self.http.put_blob(file.path(), &self.token).map_err(io::Error::other)?;
         Ok(StoredBlob { digest, bytes })
+    }
+}
+
+/// Takes blobs nowhere: it only says what they would be called.
+pub(crate) struct DigestOnly;
+
+impl BlobSink for DigestOnly {
+    fn put(&self, source: &mut dyn Read) -> io::Result<StoredBlob> {
+        let mut hash = Sha256::new();
+        let mut buffer = vec![0; 64 * 1024];
+        let mut bytes = 0;
+        loop {
+            let count = match source.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            hash.update(buffer.get(..count).unwrap_or_default());
+            bytes += count as u64;
+        }
+        Ok(StoredBlob { digest: Digest::from_bytes(hash.finalize().into()), bytes })
     }
 }
 

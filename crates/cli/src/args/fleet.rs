@@ -97,7 +97,15 @@ changed comes home with `warrant pull`. Without one, the same runs here, as sand
 
 Agents: command (the task is a shell script), claude-code, codex, cursor, pi, mock.
 
-Exit codes: the program's own; 3 denied, 4 waiting for approval (with --no-watch), 130 cancelled.
+What the program prints goes to stdout, all of it; what happens to the run goes to stderr, and its
+last line says which run it was, how it ended and whose the exit code is. With --json stdout has one
+object per event and a last one with status, exitCode, exitCodeIs and output.
+
+Exit codes: the program's own, or warrant's: 1 failed or lost, 2 usage, 3 denied, 4 waiting for
+approval (with --no-watch), 5 approval refused, 7 boundary too weak, 8 more is needed than was given,
+9 over a limit, 124 out of time, 130 cancelled. A program may exit with the same number: the last line
+on stderr says \"exit code 3 is the program's\" or \"is warrant's own\", and exitCodeIs of --json is
+\"program\" or \"warrant\".
 
 Example:
   warrant run --plane https://plane.example:7172 --agent claude-code \\
@@ -122,7 +130,7 @@ pub(crate) struct Told {
     /// How long it may take: 500ms, 30s, 5m, 1h
     #[arg(long, value_name = "D", value_parser = super::super::duration::parse)]
     pub(crate) timeout: Option<u64>,
-    /// Say what would travel and what policy says; nothing is stored
+    /// Say what would be sent and what policy says; nothing is sent or stored
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print the run's id and end, without waiting for it
@@ -159,7 +167,7 @@ pub(crate) struct Watch {
     /// The run
     #[arg(value_name = "RUN")]
     pub(crate) run: String,
-    /// Print one JSON object per event, as when piped
+    /// Print one JSON object per event, and one with the end, instead of the program's output
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,7 +1,7 @@
 //! The reading room: runs, bundles, logs, diffs and exports of this machine.
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, IsTerminal as _, Read, Write as _};
+use std::io::{self, Read, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
@@ -15,7 +15,9 @@ use warrant_protocol::observation::CaptureExtent;
 use warrant_protocol::{ChainedEvent, Digest, Event, RunId, RunState, Timestamp};
 
 use crate::args::{Bundle, Export, Log, Runs, Watch};
-use crate::commands::remote::watch::{Style, show};
+use crate::commands::ending::RunEnding;
+use crate::commands::remote::output::{OnGap, OutputPrinter};
+use crate::commands::remote::watch::{Format, show};
 use crate::exit::{Exit, Misuse};
 use crate::terminal::copy_to_stdout;
 use crate::ui;
@@ -273,22 +275,37 @@ impl io::Write for Stdout {
 pub(crate) fn watch(desk: &Desk, arguments: &Watch) -> anyhow::Result<Exit> {
     let run = desk.run_named(&arguments.run)?;
     let mut shown = 0;
-    let style = Style { is_pretty: !arguments.json && io::stdout().is_terminal() };
+    let format = Format::of(arguments.json);
     loop {
         let state = desk.plane().store().run(&run)?.state;
         for row in desk.plane().store().events_from(&run, shown)? {
             let event: ChainedEvent =
                 serde_json::from_str(&row.body).context("a stored event does not read back")?;
-            show(&event, (&mut shown, style));
+            show(&event, &mut shown, format);
         }
         if state.is_terminal() {
-            let is_good = state == RunState::Completed;
-            return Ok(if is_good { Exit::Success } else { Exit::Failure });
+            return conclude_watch(desk.plane().records(), &run, format);
         }
         // Another process writes the chain; the store has no way to call us.
         std::thread::sleep(std::time::Duration::from_millis(200));
         desk.plane().seal_lost()?;
     }
+}
+
+/// Prints what the program printed, says how the run ended, and returns its exit code.
+fn conclude_watch(records: Records<'_>, run: &RunId, format: Format) -> anyhow::Result<Exit> {
+    let bundle = records.bundle(run).with_context(|| format!("{run} has no bundle"))?;
+    let ending = RunEnding::read(run, Some(&bundle), "");
+    let log = log_bytes(records, run)?;
+    match format {
+        Format::Json => ui::json(&ending.json(log)),
+        Format::Output => {
+            let printer = OutputPrinter::new(OnGap::Wait, String::new());
+            printer.print_rest(&log);
+            ending.note();
+        }
+    }
+    Ok(ending.exit())
 }
 
 /// Reads the contract's base commit of a run, for pulling.

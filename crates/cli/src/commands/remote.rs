@@ -24,6 +24,7 @@ use crate::terminal::copy_to_stdout;
 use crate::ui;
 
 pub(crate) mod continuing;
+pub(crate) mod output;
 pub(crate) mod run;
 pub(crate) mod watch;
 

@@ -129,6 +129,7 @@ fn one_process_is_plane_runner_and_page_and_drains_when_told() {
     let mut laptop = Laptop::start(&[]);
     let ran = laptop.there(&["run", "--", "echo made > out.txt; echo said"]);
     assert_eq!(ran.status.code(), Some(0), "{}{}", stdout(&ran), stderr(&ran));
+    assert_eq!(stdout(&ran), "said\n", "what the program printed, and nothing else");
     let run = laptop.newest();
     assert_eq!(stdout(&laptop.there(&["log", &run])), "said\n");
     let verified = laptop.there(&["verify", &run]);

@@ -1,7 +1,7 @@
 //! A plane and its runners as processes of their own, on loopback.
 
 mod agents;
-mod house;
+pub(crate) mod house;
 
 use std::collections::HashSet;
 use std::fs;
@@ -138,12 +138,15 @@ fn the_verbs_speak_with_a_plane_as_with_this_machine() {
         "process",
         "--repo",
         repo_text,
+        "--json",
         "--",
         "echo hello; echo new > new.txt",
     ]);
     assert!(ran.status.success(), "{}", crate::stderr(&ran));
-    let events: Vec<Value> =
+    let mut events: Vec<Value> =
         crate::stdout(&ran).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let end = events.pop().unwrap();
+    assert_eq!((&end["status"], &end["output"]), (&json!("completed"), &json!("hello\n")), "{end}");
     let kind = |event: &Value| event["event"]["type"].as_str().unwrap().to_owned();
     assert_eq!(kind(&events[0]), "run.created");
     assert_eq!(kind(events.last().unwrap()), "run.completed");
@@ -158,6 +161,7 @@ fn the_verbs_speak_with_a_plane_as_with_this_machine() {
     assert!(crate::stdout(&house.warrant(&["receipt", &run])).contains("completed"));
     let watched = house.warrant(&["watch", &run]);
     assert!(watched.status.success());
+    assert_eq!(crate::stdout(&watched), "hello\n", "what it printed, and nothing else");
     let runners = crate::stdout(&house.warrant(&["runners"]));
     assert!(runners.contains("rnr_"), "{runners}");
     let pulled = house.warrant(&["pull", &run, "--repo", repo_text]);

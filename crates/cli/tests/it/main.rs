@@ -37,6 +37,7 @@ mod read_only;
 mod remote;
 mod rollback;
 mod serving;
+mod run_output;
 mod shell;
 mod stopping;
 mod verify;

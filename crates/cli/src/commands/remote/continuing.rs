@@ -17,14 +17,14 @@ use warrant_protocol::request::{AgentSpec, ContinuationRef, SecretClaim};
 use warrant_protocol::{
     CheckpointId, Contract, ContractBody, Digest, EnvelopeId, RunId, RunRequest, WorkspaceManifest,
 };
-use warrant_workspace::{CheckpointParts, make_checkpoint, store_envelope};
+use warrant_workspace::{BlobSink, CheckpointParts, make_checkpoint, store_envelope};
 
-use super::run::{captured, request, submit};
+use super::run::{capture_workspace, request, submit};
 use super::{artifact_of, ended};
 use crate::args::{Continue, Run};
 use crate::commands::continuing::{Words, argv_execution, read_journal};
 use crate::exit::{Exit, Misuse};
-use crate::plane_client::PlaneClient;
+use crate::plane_client::{DigestOnly, PlaneClient};
 use crate::progress::Meter;
 use crate::ui;
 
@@ -53,7 +53,7 @@ pub(crate) fn run(plane: &PlaneClient, arguments: &Continue) -> anyhow::Result<E
     let asked = as_run(arguments, (&words, before.as_ref()))?;
     let workspace = match &before {
         Some(before) => before.workspace(),
-        None => captured(plane, &asked)?,
+        None => capture_workspace(plane, &asked)?,
     };
     let mut request = request(&asked, workspace)?;
     if let Some(before) = &before {
@@ -158,6 +158,7 @@ fn hand_over(
     (arguments, before): (&Continue, Option<&Before>),
 ) -> anyhow::Result<(ContinuationRef, HandoffEnvelope)> {
     let meter = Meter::on_terminal();
+    let sink: &dyn BlobSink = if arguments.there.told.dry_run { &DigestOnly } else { plane };
     let mut transcript: Option<Box<dyn io::Read>> = match (&arguments.transcript, before) {
         (Some(file), _) => Some(Box::new(open(file)?)),
         (None, Some(Before { log: Some(log), .. })) => {
@@ -180,7 +181,7 @@ fn hand_over(
         tool_journal: tool_journal.as_ref(),
     };
     meter.doing("sending");
-    let checkpoint = make_checkpoint(parts, plane)?;
+    let checkpoint = make_checkpoint(parts, sink)?;
     let claim = |name: &warrant_protocol::SecretName| SecretClaim {
         name: name.clone(),
         scope: "requested".to_owned(),
@@ -205,7 +206,7 @@ fn hand_over(
         execution: request.execution.clone(),
         isolation: request.isolation,
     };
-    Ok((store_envelope(&envelope, plane)?, envelope))
+    Ok((store_envelope(&envelope, sink)?, envelope))
 }
 
 fn open(file: &Path) -> anyhow::Result<File> {

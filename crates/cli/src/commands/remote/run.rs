@@ -3,11 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::str::FromStr;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde_json::json;
 use warrant_govern::principal;
 use warrant_protocol::execution::{EnvSpec, ExecutionSpec};
@@ -16,21 +15,23 @@ use warrant_protocol::state::WireStatus;
 use warrant_protocol::{RunId, RunRequest, WorkspaceManifest};
 use warrant_runner::remote::CallError;
 use warrant_workspace::{
-    CaptureError, CaptureOptions, DEFAULT_DENY, History, capture, capture_folder,
+    BlobSink, CaptureError, CaptureOptions, DEFAULT_DENY, History, capture, capture_folder,
 };
 
-use super::watch::{Style, follow};
+use super::output::OnGap;
+use super::watch::{Following, Format, follow};
 use crate::args::{Exec, Run};
+use crate::commands::ending::exit_text;
 use crate::commands::exec;
 use crate::commands::exec::request::hosts;
 use crate::exit::{Exit, Misuse};
-use crate::plane_client::PlaneClient;
+use crate::plane_client::{DigestOnly, PlaneClient};
 use crate::progress::{Meter, Sending};
 use crate::ui;
 
 /// `warrant run` at a plane.
 pub(crate) fn run(plane: &PlaneClient, arguments: &Run) -> anyhow::Result<Exit> {
-    let manifest = captured(plane, arguments)?;
+    let manifest = capture_workspace(plane, arguments)?;
     let (_, exit) = submit(plane, arguments, request(arguments, manifest)?)?;
     Ok(exit)
 }
@@ -77,8 +78,11 @@ pub(crate) fn here(home: Option<&Path>, arguments: &Run) -> anyhow::Result<Exit>
     exec::run(home, &exec)
 }
 
-/// Captures the workspace; its blobs are at the plane then.
-pub(super) fn captured(plane: &PlaneClient, arguments: &Run) -> anyhow::Result<WorkspaceManifest> {
+/// Captures the workspace; its blobs are at the plane then, or nowhere on a dry run.
+pub(super) fn capture_workspace(
+    plane: &PlaneClient,
+    arguments: &Run,
+) -> anyhow::Result<WorkspaceManifest> {
     let repo = std::fs::canonicalize(&arguments.repo)
         .with_context(|| format!("no repository at {}", arguments.repo.display()))?;
     let scratch = tempfile::tempdir().context("no scratch directory")?;
@@ -91,10 +95,11 @@ pub(super) fn captured(plane: &PlaneClient, arguments: &Run) -> anyhow::Result<W
         history: History::Commit,
         progress: &|step| meter.step(step),
     };
-    let sink = Sending { sink: plane, meter: &meter };
-    let captured = match capture(&repo, &sink, &options) {
+    let sending = Sending { sink: plane, meter: &meter };
+    let sink: &dyn BlobSink = if arguments.told.dry_run { &DigestOnly } else { &sending };
+    let captured = match capture(&repo, sink, &options) {
         Err(CaptureError::Discover(_)) if !arguments.told.allow_untracked.is_empty() => {
-            capture_folder(&repo, &sink, &options)
+            capture_folder(&repo, sink, &options)
         }
         other => other,
     };
@@ -196,12 +201,12 @@ pub(super) fn submit(
                 ui::json(&report);
                 Ok((None, Exit::Success))
             }
-            Err(error) => Ok((None, refused(error, arguments.json)?)),
+            Err(error) => Ok((None, refused_submission(error.into(), arguments.json)?)),
         };
     }
     let submitted = match plane.submit(&request) {
         Ok(submitted) => submitted,
-        Err(error) => return Ok((None, refused(error, arguments.json)?)),
+        Err(error) => return Ok((None, refused_submission(error, arguments.json)?)),
     };
     let run = &submitted.run_id;
     let waits = submitted.status == WireStatus::AwaitingApproval;
@@ -215,28 +220,36 @@ pub(super) fn submit(
         return Ok((Some(run.clone()), exit));
     }
     if waits {
-        let needs = submitted.consent_requirements.join(", ");
-        ui::note(&format!("warrant: {run} waits for approval of {}", ui::printable(&needs)));
+        let needs = ui::printable(&submitted.consent_requirements.join(", "));
+        ui::note(&format!("warrant: {run} waits for approval of {needs}"));
+        ui::note(&format!("  approve it with: warrant approve {run}"));
     } else if !arguments.json {
         ui::note(&format!("warrant: {run}"));
     }
-    let style = Style { is_pretty: !arguments.json && io::stdout().is_terminal() };
-    Ok((Some(run.clone()), follow(plane, run, style)?))
+    let following = Following { format: Format::of(arguments.json), on_gap: OnGap::Wait };
+    Ok((Some(run.clone()), follow(plane, run, following)?))
 }
 
 /// A policy that says no is an answer, not an error.
-fn refused(error: CallError, as_json: bool) -> anyhow::Result<Exit> {
-    match error {
-        CallError::Refused { status: 403, message, code, .. }
+fn refused_submission(error: anyhow::Error, as_json: bool) -> anyhow::Result<Exit> {
+    match error.downcast_ref() {
+        Some(CallError::Refused { status: 403, message, code, .. })
             if code.as_deref() == Some("policy_denied") =>
         {
             if as_json {
-                ui::json(&json!({"status": "denied", "error": message}));
+                ui::json(&json!({
+                    "status": "denied",
+                    "error": message,
+                    "exitCode": Exit::Denied.code(),
+                    "exitCodeIs": Exit::Denied.owner(),
+                }));
             } else {
-                ui::note(&format!("warrant: {}", ui::printable(&message)));
+                let code = exit_text(Exit::Denied);
+                ui::note(&format!("warrant: {} · {code}", ui::printable(message)));
+                ui::note("  what is allowed: warrant policy show, on the machine of the plane");
             }
             Ok(Exit::Denied)
         }
-        other => bail!(anyhow::Error::new(other).context("the plane did not take the request")),
+        _ => Err(error.context("the plane did not take the request")),
     }
 }

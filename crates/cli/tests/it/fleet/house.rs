@@ -125,6 +125,33 @@ impl House {
 
     /// Runs a command against the plane, logged in.
     pub(crate) fn warrant(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// Runs a command against the plane, logged in, on a terminal; returns what the terminal got
+    /// and the exit code.
+    pub(crate) fn on_terminal(&self, arguments: &[&str]) -> (String, Option<i32>) {
+        let command = self.command(arguments);
+        let quoted: Vec<String> = std::iter::once(command.get_program())
+            .chain(command.get_args())
+            .map(|word| format!("'{}'", word.to_str().unwrap().replace('\'', r"'\''")))
+            .collect();
+        let done = Command::new("script")
+            .args(["-qefc", &quoted.join(" "), "/dev/null"])
+            .env("TERM", "xterm")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        (String::from_utf8(done.stdout).unwrap(), done.status.code())
+    }
+
+    /// The token of the admin.
+    pub(crate) fn admin(&self) -> String {
+        self.at.borrow().clone().unwrap().admin
+    }
+
+    /// Returns a command against the plane, logged in.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let at = self.at.borrow().clone().unwrap();
         let client = self.dir.path().join("client");
         if !client.join("login.json").exists() {
@@ -140,7 +167,9 @@ impl House {
                 .unwrap();
             assert!(login.status.success(), "{}", crate::stderr(&login));
         }
-        crate::warrant().arg("--home").arg(&client).args(arguments).output().unwrap()
+        let mut command = crate::warrant();
+        command.arg("--home").arg(&client).args(arguments);
+        command
     }
 
     pub(crate) fn start_plane(&self, listen: &str) -> Running {
