@@ -6,12 +6,15 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::panic::resume_unwind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 
 use serde_json::Value;
 use thiserror::Error;
 use warrant_plane::judge::no_policy_hash;
+use warrant_plane::policy_files::{PolicyFilesError, policy_folder, write_policy};
+use warrant_plane::policy_holder::{PolicyFault, PolicyHolder, PolicyInForce};
 use warrant_plane::reception::APPROVAL_WAIT_MS;
 use warrant_plane::store::StoreError;
 use warrant_plane::{
@@ -23,7 +26,7 @@ use warrant_policy::preset::Preset;
 use warrant_policy::snapshot::PolicySnapshot;
 use warrant_protocol::port::PlaneError;
 use warrant_protocol::request::{ActorKind, ActorRef};
-use warrant_protocol::{Decision, Receipt, RunId, RunRequest, SecretName, Timestamp, error_chain};
+use warrant_protocol::{Decision, Receipt, RunId, RunRequest, SecretName, Timestamp};
 use warrant_runner::run::{Ended, Observer, RunError, RunnerIdentity, Surroundings, governed_run};
 use warrant_sandbox::{Backend, Cancel, Stdin, TtySize};
 
@@ -31,17 +34,15 @@ use crate::archive::run_named;
 use crate::ask::Ask;
 use crate::keep;
 use crate::keyring::{self, KeyringError};
-use crate::passed;
-use crate::policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_policy};
 use crate::underway::Listed;
 use crate::veil::Veil;
 
 /// The plane of this machine with the policy in force. Threads may share it.
 pub struct Desk {
     plane: EmbeddedPlane,
-    policy: Option<PolicySnapshot>,
-    /// What is wrong with the policy's files, when none is in force because of it.
-    flaw: Option<String>,
+    holder: Arc<PolicyHolder>,
+    /// What was in force when the desk was opened. It does not change under one call.
+    in_force: PolicyInForce,
 }
 
 /// What a run has of this process while it runs.
@@ -110,15 +111,6 @@ pub enum DeskError {
     /// The policy's files cannot be used.
     #[error(transparent)]
     Files(#[from] PolicyFilesError),
-    /// The policy does not load.
-    #[error("the policy in {folder} is broken, so nothing runs")]
-    Policy {
-        /// Where it is.
-        folder: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        cause: Box<dyn std::error::Error + Send + Sync>,
-    },
     /// The request could not be received.
     #[error(transparent)]
     Submit(#[from] SubmitError),
@@ -183,8 +175,8 @@ impl Desk {
     /// # Errors
     /// [`DeskError`] when home, store or policy cannot be used.
     pub fn open_with(home: Option<&Path>, preset: Preset) -> Result<Self, DeskError> {
-        let (home, found) = settle_in(home, preset)?;
-        Self::with_store(home, found)
+        let (home, holder) = settle_in(home, preset)?;
+        Self::with_store(home, holder)
     }
 
     /// Opens the home as [`Desk::open`] does, and does `beside` with the directory of its data
@@ -196,31 +188,40 @@ impl Desk {
         home: Option<&Path>,
         beside: impl FnOnce(&Path) -> T + Send,
     ) -> Result<(Self, T), DeskError> {
-        let (home, found) = settle_in(home, Preset::Default)?;
+        let (home, holder) = settle_in(home, Preset::Default)?;
         let data = home.data();
         thread::scope(|scope| {
             let other = thread::Builder::new().spawn_scoped(scope, || beside(&data))?;
-            let desk = Self::with_store(home, found);
+            let desk = Self::with_store(home, holder);
             let done = other.join().unwrap_or_else(|panic| resume_unwind(panic));
             Ok((desk?, done))
         })
     }
 
-    fn with_store(home: Home, found: Found) -> Result<Self, DeskError> {
-        let (policy, flaw) = match found {
-            Ok(policy) => (policy, None),
-            Err(error) => (None, Some(error_chain(&error))),
+    fn with_store(home: Home, holder: Arc<PolicyHolder>) -> Result<Self, DeskError> {
+        // Before the store is open: short processes do both at once.
+        let hash_of = |in_force: &PolicyInForce| {
+            in_force.policy.as_ref().map_or_else(no_policy_hash, |policy| policy.hash())
         };
-        let policy_hash = policy.as_ref().map_or_else(no_policy_hash, PolicySnapshot::hash);
-        let plane = EmbeddedPlane::open(home, policy_hash)?;
-        Ok(Self { plane, policy, flaw })
+        let plane = EmbeddedPlane::open(home, hash_of(&holder.look()))?;
+        let in_force = holder.look_with(plane.store());
+        plane.set_policy_hash(hash_of(&in_force));
+        Ok(Self { plane, holder, in_force })
+    }
+
+    /// Returns whether another policy is in force than when this desk was opened.
+    #[must_use]
+    pub fn is_outdated(&self) -> bool {
+        let now = self.holder.look_with(self.plane.store());
+        let hash = |in_force: &PolicyInForce| in_force.policy.as_ref().map(|policy| policy.hash());
+        hash(&now) != hash(&self.in_force) || now.fault.is_some() != self.in_force.fault.is_some()
     }
 
     /// Lets go of it at the end of a process, whose memory the kernel takes apart faster.
     pub fn leave(self) {
-        let Self { plane, policy, .. } = self;
+        let Self { plane, in_force, holder } = self;
         plane.leave();
-        std::mem::forget(policy);
+        std::mem::forget((in_force, holder));
     }
 
     /// Returns the plane.
@@ -231,14 +232,15 @@ impl Desk {
 
     /// Returns the policy in force. Absent means that everything is denied.
     #[must_use]
-    pub const fn policy(&self) -> Option<&PolicySnapshot> {
-        self.policy.as_ref()
+    pub fn policy(&self) -> Option<&PolicySnapshot> {
+        self.in_force.policy.as_deref()
     }
 
-    /// Returns what is wrong with the policy of this home, when that is why none is in force.
+    /// Returns what is wrong with the files of this home's policy, when an older one is in force,
+    /// or none, because of it.
     #[must_use]
-    pub fn flaw(&self) -> Option<&str> {
-        self.flaw.as_deref()
+    pub fn policy_fault(&self) -> Option<&PolicyFault> {
+        self.in_force.fault.as_deref()
     }
 
     /// Returns the run with this id.
@@ -268,9 +270,11 @@ impl Desk {
 
     /// Judges by the policy in force. Without one everything is denied, and told why there is none.
     pub(crate) fn judged(&self, request: &RunRequest, around: Surrounded) -> Judgment {
-        let mut judgment = self.plane.judge(self.policy.as_ref(), request, around);
-        if let (None, Some(flaw)) = (&self.policy, &self.flaw) {
-            judgment.summary.reasons.push(flaw.clone());
+        let PolicyInForce { policy, fault } = &self.in_force;
+        let mut judgment = self.plane.judge(policy.as_deref(), request, around);
+        if policy.is_none() && fault.is_some() {
+            // SECURITY: this reaches clients and evidence; what exactly is wrong names paths.
+            judgment.summary.reasons.push("the policy's files are broken".to_owned());
         }
         judgment
     }
@@ -415,20 +419,15 @@ impl Desk {
 }
 
 /// Opens the home, with `preset` on first use, and reads its policy.
-fn settle_in(home: Option<&Path>, preset: Preset) -> Result<(Home, Found), DeskError> {
+fn settle_in(home: Option<&Path>, preset: Preset) -> Result<(Home, Arc<PolicyHolder>), DeskError> {
     let environment = environment(home)?;
     let home = Home::open_prepared(&environment, &|root| match policy_folder(root).exists() {
         true => Ok(()),
         false => write_policy(root, &preset.into()).map_err(io::Error::other),
     })?;
-    // SECURITY: with a broken policy everything is denied, which leaves evidence as any denial
-    // does; and what was there before can be read, and the policy mended.
-    let found = read_policy(home.root());
-    Ok((home, found))
+    let holder = PolicyHolder::of(home.root());
+    Ok((home, holder))
 }
-
-/// The policy of a home, if there is one, or what is wrong with it.
-type Found = Result<Option<PolicySnapshot>, DeskError>;
 
 /// Returns what of the environment says where home is and what opens it; a named home goes before.
 ///
@@ -457,23 +456,6 @@ pub fn variables() -> BTreeMap<String, String> {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
     std::env::vars_os().filter_map(text).collect()
-}
-
-fn read_policy(home: &Path) -> Result<Option<PolicySnapshot>, DeskError> {
-    let folder = policy_folder(home);
-    if !folder.exists() {
-        return Ok(None);
-    }
-    let broken =
-        |error: PolicyFilesError| DeskError::Policy { folder: folder.clone(), cause: error.into() };
-    let files = PolicyFiles::read(&folder).map_err(broken)?;
-    if let Some(known) = passed::recall(home, &files) {
-        return Ok(Some(known));
-    }
-    let loaded = PolicySnapshot::load(files.text());
-    let policy = loaded.map_err(|error| DeskError::Policy { folder, cause: error.into() })?;
-    passed::keep(home, &files, &policy);
-    Ok(Some(policy))
 }
 
 /// Returns who is at the keyboard, as the operating system authenticated them.

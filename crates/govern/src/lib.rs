@@ -20,8 +20,6 @@ pub mod keyring;
 pub mod live;
 pub mod mcp;
 pub mod output;
-mod passed;
-mod policy_files;
 pub mod providers;
 pub mod record;
 mod underway;
@@ -36,7 +34,7 @@ pub use desk::{
 };
 pub use file_errands::{read_errand, write_errand};
 pub use governed::GovernedSandbox;
-pub use policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_policy};
+pub use warrant_plane::policy_files::{PolicyFiles, PolicyFilesError, policy_folder, write_policy};
 pub use workbench::{
     Away, Errand, Step, Work, Workbench, WorkbenchError, WorkbenchOptions, Writes, agent_principal,
     script_shell,

@@ -52,7 +52,6 @@ use warrant_protocol::{Digest, RunId, Timestamp, canonicalize};
 use warrant_sandbox::Backend;
 
 use crate::desk::Desk;
-use crate::workbench::{Fingerprint, fingerprint};
 
 use changes::Told;
 
@@ -69,15 +68,10 @@ const REAP_EVERY: Duration = Duration::from_millis(200);
 pub struct Live {
     /// Where evidence is read; every desk of the home sees the same.
     first: Arc<Desk>,
-    current: Mutex<Current>,
+    /// What calls work with now.
+    current: Mutex<Arc<Shared>>,
     sandboxes: Arc<Sandboxes>,
     _lock: File,
-}
-
-/// What calls work with now, and what the policy's files looked like when it was made.
-struct Current {
-    shared: Arc<Shared>,
-    seen: Fingerprint,
 }
 
 /// What one call works with: the policy does not change under it.
@@ -163,33 +157,30 @@ impl Live {
         let _ = desk.plane().store().expect_many_records();
         let sandboxes = Arc::new(Sandboxes::default());
         reap(Arc::downgrade(&sandboxes));
-        let seen = fingerprint(desk.plane().home().root());
         let lookouts = lookout::Places::default();
         let shared = Arc::new(Shared { desk: Arc::clone(&desk), backend, root, lookouts });
-        let current = Mutex::new(Current { shared, seen });
-        Ok(Self { first: desk, current, sandboxes, _lock: lock })
+        Ok(Self { first: desk, current: Mutex::new(shared), sandboxes, _lock: lock })
     }
 
     /// Returns what a call works with, under the policy that is in force now.
     fn shared(&self) -> Result<Arc<Shared>, WorkshopError> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        let home = self.first.plane().home().root();
-        let seen = fingerprint(home);
-        // SECURITY: a policy put in force while we are alive counts from the next call on, and
-        // one that does not load refuses it.
-        if seen != current.seen {
-            let desk = Desk::open(Some(home)).map_err(|_| WorkshopError::Failed)?;
+        // SECURITY: a policy put in force while we are alive counts from the next call on; one that
+        // does not load changes nothing.
+        if current.desk.is_outdated() {
+            let home = self.first.plane().home().root();
+            let desk = Desk::open(Some(home)).map_err(WorkshopError::of_error)?;
             let _ = desk.plane().store().expect_many_writes();
-            let before = &current.shared;
+            let before = &*current;
             let shared = Arc::new(Shared {
                 desk: Arc::new(desk),
                 backend: Arc::clone(&before.backend),
                 root: before.root.clone(),
                 lookouts: before.lookouts.clone(),
             });
-            *current = Current { shared, seen };
+            *current = shared;
         }
-        Ok(Arc::clone(&current.shared))
+        Ok(Arc::clone(&current))
     }
 
     /// Has a change judged, leaves its receipt and makes it.

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,7 +20,6 @@ use warrant_sandbox::{Backend, Cancel, Stdin};
 use crate::backends::{self, NoBackend};
 use crate::desk::{Desk, DeskError, Hands, Permit, principal, variables};
 use crate::keep::{self, KeepError, Kept, Mode, Place};
-use crate::policy_files::policy_folder;
 use crate::providers::{self, NoProvider};
 use crate::{Ask, find_program, plain_request};
 
@@ -68,18 +66,10 @@ pub struct Workbench {
     backend: Arc<dyn Backend>,
     away: Away,
     environment: BTreeMap<String, String>,
-    current: Mutex<Current>,
+    current: Mutex<Arc<Desk>>,
     /// Held while a step may change the workspace, so that no two such steps overlap.
     writing: Mutex<()>,
 }
-
-/// The desk in use, and what its policy's files looked like when it was opened.
-struct Current {
-    desk: Arc<Desk>,
-    seen: Fingerprint,
-}
-
-pub(crate) type Fingerprint = Vec<Option<(u64, u64, i64, i64, u64)>>;
 
 /// What to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -218,8 +208,8 @@ impl Workbench {
         if workspace.to_str().is_none() {
             return Err(WorkbenchError::NoText(workspace));
         }
-        let current = open_desk(options.home.as_deref())?;
-        let backend = backend(&options, &current.desk)?;
+        let current = Arc::new(Desk::open(options.home.as_deref())?);
+        let backend = backend(&options, &current)?;
         Ok(Self {
             home: options.home,
             workspace,
@@ -253,14 +243,14 @@ impl Workbench {
     /// Returns the desk with the policy that is in force now.
     ///
     /// # Errors
-    /// [`DeskError`] when a changed policy does not load; then nothing may run.
+    /// [`DeskError`] when the home cannot be opened again; then nothing may run.
     pub fn desk(&self) -> Result<Arc<Desk>, DeskError> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         // SECURITY: a policy put in force while we are alive counts from the next step on.
-        if fingerprint(current.desk.plane().home().root()) != current.seen {
-            *current = open_desk(self.home.as_deref())?;
+        if current.is_outdated() {
+            *current = Arc::new(Desk::open(self.home.as_deref())?);
         }
-        Ok(Arc::clone(&current.desk))
+        Ok(Arc::clone(&current))
     }
 
     /// Holds off every step that may change the workspace, for as long as the guard lives.
@@ -407,27 +397,4 @@ fn backend(options: &WorkbenchOptions, desk: &Desk) -> Result<Arc<dyn Backend>, 
     }
     let all = backends::local();
     Ok(Arc::clone(backends::choose(&all, name)?))
-}
-
-fn open_desk(home: Option<&Path>) -> Result<Current, DeskError> {
-    let desk = Desk::open(home)?;
-    let seen = fingerprint(desk.plane().home().root());
-    Ok(Current { desk: Arc::new(desk), seen })
-}
-
-/// Returns what tells a changed policy from an unchanged one without reading it.
-pub(crate) fn fingerprint(home: &Path) -> Fingerprint {
-    let folder = policy_folder(home);
-    let files = ["", "document.json", "rules.cedar", "tests.jsonl"];
-    let look = |name: &&str| {
-        let metadata = fs::metadata(folder.join(name)).ok()?;
-        Some((
-            metadata.dev(),
-            metadata.ino(),
-            metadata.ctime(),
-            metadata.ctime_nsec(),
-            metadata.size(),
-        ))
-    };
-    files.iter().map(look).collect()
 }

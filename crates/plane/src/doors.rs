@@ -62,9 +62,9 @@ pub use lookout::{Change, Eye, Lookout, Over, Sighting};
 pub use paths::inside;
 pub use process::{Attended, Chunk, ChunkStream, End, Grip, Next, Process, ProcessFacts};
 pub use workshop::{
-    AtEnd, Changed, Decided, DoorName, EndsCommands, Entry, EntryKind, FileAnswer, FileCall,
-    FileFault, Life, Measure, Question, Reach, Sandbox, ShellSession, Start, Terminal, Verdict,
-    Wakes, Wanted, Workshop, WorkshopError,
+    AtEnd, Changed, Decided, DoorName, EndsCommands, Entry, EntryKind, FailureCause, FileAnswer,
+    FileCall, FileFault, Life, Measure, Question, Reach, Sandbox, ShellSession, Start, Terminal,
+    Verdict, Wakes, Wanted, Workshop, WorkshopError,
 };
 
 use tokio::sync::Semaphore;
@@ -309,7 +309,7 @@ impl Hall {
         });
         match asked.await {
             Ok(result) => result,
-            Err(_) => Err(WorkshopError::Failed),
+            Err(error) => Err(WorkshopError::of_error(error)),
         }
     }
 }

@@ -24,7 +24,6 @@ mod metrics;
 mod openapi;
 mod pace;
 mod people;
-mod policy_shelf;
 mod registry;
 mod routes;
 mod runs;

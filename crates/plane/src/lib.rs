@@ -40,6 +40,12 @@ pub mod liveness;
 pub mod notary;
 #[cfg(feature = "policy")]
 mod page;
+#[cfg(feature = "policy")]
+pub mod policy_files;
+#[cfg(feature = "policy")]
+pub mod policy_holder;
+#[cfg(feature = "policy")]
+mod policy_passed;
 pub mod random;
 pub mod read_only;
 pub mod reap;

@@ -11,9 +11,10 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 use cedar_policy::{
-    Authorizer, Context, Entities, EntityId, EntityTypeName, EntityUid, Policy, PolicyId,
-    PolicySet, Request, Schema, ValidationMode, Validator,
+    Authorizer, Context, Entities, EntityId, EntityTypeName, EntityUid, ParseErrors, Policy,
+    PolicyId, PolicySet, Request, Schema, ValidationMode, Validator,
 };
+use miette::Diagnostic as _;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use warrant_protocol::error_chain;
@@ -210,8 +211,7 @@ impl Rules {
         if let Some(warning) = warnings.into_iter().next() {
             return Err(InvalidRules::Schema(warning.to_string()));
         }
-        let parsed =
-            PolicySet::from_str(text).map_err(|cause| InvalidRules::Parse(error_chain(&cause)))?;
+        let parsed = PolicySet::from_str(text).map_err(|cause| parse_error(text, &cause))?;
         if let Some(template) = parsed.templates().next() {
             return Err(InvalidRules::Template(template.id().to_string()));
         }
@@ -429,6 +429,15 @@ fn named(set: &PolicySet) -> Result<(Vec<Policy>, HashMap<String, Rule>), Invali
     // Evaluation does not depend on the order, but people compare plans.
     policies.sort_by_key(|policy| policy.id().to_string());
     Ok((policies, known))
+}
+
+/// Returns why rules do not parse, with the line.
+fn parse_error(text: &str, cause: &ParseErrors) -> InvalidRules {
+    let offset = cause.labels().and_then(|mut labels| labels.next()).map(|label| label.offset());
+    let line =
+        offset.map(|offset| 1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count());
+    let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+    InvalidRules::Parse(format!("{line}{}", error_chain(cause)))
 }
 
 fn uid(type_name: &EntityTypeName, id: &str) -> EntityUid {

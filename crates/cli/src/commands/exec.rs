@@ -94,6 +94,7 @@ fn try_run(
             all
         })?,
     };
+    super::policy::note_fault(&desk);
     let backend = super::providers::choose(&backends, arguments.provider.as_deref())?;
     let wish = Wish::read(arguments, &desk, backend.isolation()).map_err(Misuse::of)?;
     check_ends(arguments).map_err(Misuse::of)?;

@@ -21,6 +21,7 @@ use crate::ui;
 use warrant_govern::{
     Desk, PolicyFiles, PolicyFilesError, around_plain, find_program, policy_folder, write_policy,
 };
+use warrant_plane::policy_holder::PolicyFault;
 
 /// `warrant init`.
 pub(crate) fn init(home: Option<&Path>, arguments: &Init) -> anyhow::Result<Exit> {
@@ -74,27 +75,42 @@ fn named(source: &str) -> anyhow::Result<PolicyFiles> {
 }
 
 fn in_force(desk: &Desk) -> anyhow::Result<&PolicySnapshot> {
-    let why = desk.flaw().unwrap_or("no policy is in force, so everything is denied");
+    let fault = desk.policy_fault().map(PolicyFault::detail);
+    let why = fault.unwrap_or("no policy is in force, so everything is denied");
     let none = || format!("{why}; set one with: warrant policy set default");
     desk.policy().with_context(none)
 }
 
 fn show(desk: &Desk, as_json: bool) -> anyhow::Result<Exit> {
     let policy = in_force(desk)?;
-    let files = PolicyFiles::read(&policy_folder(desk.plane().home().root()))?;
+    let fault = desk.policy_fault().map(PolicyFault::detail);
+    let (document, rules) = (policy.document().raw(), policy.rules_text());
     if as_json {
-        let document: Value =
-            serde_json::from_str(&files.document).context("the document is no JSON")?;
-        ui::json(&json!({"policyHash": policy.hash(), "document": document, "rules": files.rules}));
-    } else {
-        ui::data(&format!(
-            "# policy {}\n{}\n{}\n",
-            policy.hash(),
-            files.document.trim_end(),
-            files.rules.trim_end()
-        ));
+        ui::json(&json!({
+            "policyHash": policy.hash(), "document": document, "rules": rules, "fault": fault,
+        }));
+        return Ok(Exit::Success);
     }
+    // The files say it as it was written; broken ones say what is not in force.
+    let folder = policy_folder(desk.plane().home().root());
+    let text = match PolicyFiles::read(&folder) {
+        Ok(files) if fault.is_none() => files.document,
+        _ => format!("{document:#}"),
+    };
+    ui::data(&format!("# policy {}\n{}\n{}\n", policy.hash(), text.trim_end(), rules.trim_end()));
+    note_fault(desk);
     Ok(Exit::Success)
+}
+
+/// Tells the owner of the home that its policy's files are broken, if they are.
+pub(crate) fn note_fault(desk: &Desk) {
+    let Some(fault) = desk.policy_fault() else { return };
+    let consequence = match desk.policy() {
+        Some(policy) => format!("the last good policy {} stays in force", policy.hash()),
+        None => "everything is denied".to_owned(),
+    };
+    ui::note(&format!("warrant: {}; {consequence}", ui::printable(fault.detail())));
+    ui::note("  see warrant policy check; put another in force with: warrant policy set default");
 }
 
 fn set(desk: &Desk, source: &str, as_json: bool) -> anyhow::Result<Exit> {

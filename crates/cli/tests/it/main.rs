@@ -32,6 +32,7 @@ mod odd;
 mod others;
 mod own;
 mod plane;
+mod policy_holder;
 mod progress;
 mod read_only;
 mod remote;

@@ -37,7 +37,6 @@ pub(super) const fn could_not_answer(error: &WorkbenchError) -> bool {
         | DeskError::Plane(_)
         | DeskError::Store(_)
         | DeskError::Files(_)
-        | DeskError::Policy { .. }
         | DeskError::Keyring(_)
         | DeskError::System(_)
         | DeskError::Lease(PlaneError::Failed(_))

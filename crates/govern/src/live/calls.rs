@@ -72,7 +72,7 @@ pub(super) fn file(
 pub(super) fn note(shared: &Shared, ask: &Ask) -> Result<RunId, WorkshopError> {
     if let Some(note) = allowed_note(shared, ask)? {
         let kept = shared.desk.plane().keep(note);
-        return kept.map_err(|_| WorkshopError::Failed);
+        return kept.map_err(WorkshopError::of_error);
     }
     let run = permitted(shared.desk.permit(ask))?;
     noted(shared, (&run, ask))?;
@@ -81,7 +81,7 @@ pub(super) fn note(shared: &Shared, ask: &Ask) -> Result<RunId, WorkshopError> {
 
 /// Writes down a change that policy allows at once, to be kept; nothing when it does not.
 pub(super) fn allowed_note(shared: &Shared, ask: &Ask) -> Result<Option<Note>, WorkshopError> {
-    let judgment = shared.desk.judge(ask).map_err(|_| WorkshopError::Failed)?;
+    let judgment = shared.desk.judge(ask).map_err(WorkshopError::of_error)?;
     match judgment.summary.decision {
         Decision::Allow => write_down(shared, ask, judgment),
         Decision::Ask | Decision::Deny => Ok(None),
@@ -101,7 +101,7 @@ pub(super) fn write_down(
         approval_wait_ms: 1,
     };
     let note = shared.desk.plane().note(submission, judgment);
-    note.map_err(|_| WorkshopError::Failed)
+    note.map_err(WorkshopError::of_error)
 }
 
 /// Leaves the receipt of something permitted; nothing else happens.
@@ -132,7 +132,7 @@ pub(super) fn permitted(permit: Result<Permit, DeskError>) -> Result<RunId, Work
         Ok(Permit::Waiting { run, judgment, .. }) => {
             Err(WorkshopError::Waiting { run, reasons: judgment.summary.reasons })
         }
-        Err(_) => Err(WorkshopError::Failed),
+        Err(error) => Err(WorkshopError::of_error(error)),
     }
 }
 
@@ -145,7 +145,7 @@ pub(super) fn judge_unwrapped(
     approval: Option<&RunId>,
 ) -> Result<(), WorkshopError> {
     let decide = |ask: &Ask| {
-        let judgment = shared.desk.judge(ask).map_err(|_| WorkshopError::Failed)?;
+        let judgment = shared.desk.judge(ask).map_err(WorkshopError::of_error)?;
         Ok::<_, WorkshopError>((judgment.summary.decision, judgment.summary.reasons))
     };
     let (decision, reasons) = decide(inner)?;
@@ -170,7 +170,7 @@ fn perform(
     (run, ask): (&RunId, &Ask),
     work: &Work<'_>,
 ) -> Result<Ended, WorkshopError> {
-    let cancel = Cancel::new().map_err(|_| WorkshopError::Failed)?;
+    let cancel = Cancel::new().map_err(WorkshopError::of_error)?;
     let hands = Hands {
         backend: work,
         stdin: &Stdin::Empty,
@@ -179,7 +179,7 @@ fn perform(
         observer: &Unwatched,
         environment: &BTreeMap::new(),
     };
-    shared.desk.perform(run, ask, &hands).map_err(|_| WorkshopError::Failed)
+    shared.desk.perform(run, ask, &hands).map_err(WorkshopError::of_error)
 }
 
 /// Returns the command a call is judged as, and what the contract tells besides.

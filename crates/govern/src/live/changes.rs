@@ -47,12 +47,13 @@ pub(super) fn note(
 pub(super) fn note_pause(shared: &Shared, living: &Living) -> Result<RunId, WorkshopError> {
     let told = Told { word: "pause", value: None, note: None };
     let ask = told.ask(shared, living)?;
-    let mut judgment = shared.desk.judge(&ask).map_err(|_| WorkshopError::Failed)?;
+    let mut judgment = shared.desk.judge(&ask).map_err(WorkshopError::of_error)?;
     if judgment.summary.decision != Decision::Allow {
         judgment.summary.decision = Decision::Allow;
         judgment.summary.reasons.push("a pause takes away only and is not refused".to_owned());
         judgment.requirements.clear();
     }
-    let note = calls::write_down(shared, &ask, judgment)?.ok_or(WorkshopError::Failed)?;
-    shared.desk.plane().keep(note).map_err(|_| WorkshopError::Failed)
+    let note = calls::write_down(shared, &ask, judgment)?
+        .ok_or(WorkshopError::because("a pause was not written down"))?;
+    shared.desk.plane().keep(note).map_err(WorkshopError::of_error)
 }

@@ -70,7 +70,7 @@ pub(super) fn start(
         None => permitted(shared.desk.permit(&ask))?,
         Some(approval) => decide::approved(shared, &ask, approval)?,
     };
-    let (grip, stdin) = Reins::new(&start).map_err(|_| WorkshopError::Failed)?;
+    let (grip, stdin) = Reins::new(&start).map_err(WorkshopError::of_error)?;
     let cancel = grip.cancel.clone();
     let facts = ProcessFacts {
         pid: living.next_pid(),
@@ -91,9 +91,10 @@ pub(super) fn start(
         watched.finish(end);
         drop((watched, seat));
     };
-    if std::thread::Builder::new().name(format!("command {}", living.id)).spawn(work).is_err() {
+    let name = format!("command {}", living.id);
+    if let Err(error) = std::thread::Builder::new().name(name).spawn(work) {
         process.finish(failed(""));
-        return Err(WorkshopError::Failed);
+        return Err(WorkshopError::of_error(error));
     }
     Ok(process)
 }

@@ -37,14 +37,16 @@ pub(super) fn decide(
     forms.extend(asks::unwrapped(&place, &wish(&argv_of_line))?);
     let mut asked: Option<Judgment> = None;
     for form in &forms {
-        let judgment = shared.desk.judge(form).map_err(|_| WorkshopError::Failed)?;
+        let judgment = shared.desk.judge(form).map_err(WorkshopError::of_error)?;
         match judgment.summary.decision {
             Decision::Allow => {}
             Decision::Deny => return denied(shared, form, judgment),
             Decision::Ask => asked = Some(merged(asked, judgment)),
         }
     }
-    let Some(line) = forms.first() else { return Err(WorkshopError::Failed) };
+    let Some(line) = forms.first() else {
+        return Err(WorkshopError::because("a command has no form"));
+    };
     // SECURITY: people would approve the command, not what a variable makes of its words.
     if let (Some(judgment), Some(name)) = (&mut asked, choosing(line)) {
         let reason =
@@ -68,7 +70,7 @@ pub(super) fn decide(
     // First where an execution was refused: that is where the same command goes again.
     for cwd in elsewhere.chain([cwd]) {
         let there = asks::ask(&place, &Wish { cwd, ..wish(&argv_of_line) })?;
-        let approved = shared.desk.approved_twin(&there).map_err(|_| WorkshopError::Failed)?;
+        let approved = shared.desk.approved_twin(&there).map_err(WorkshopError::of_error)?;
         let Some(run) = approved else { continue };
         // What people approved is used up here; the execution relies on this run, there.
         calls::noted(shared, (&run, &there))?;
@@ -82,12 +84,12 @@ pub(super) fn decide(
             decided(run, Verdict::Waiting, reasons)
         }
         Reception::Denied { run, .. } => decided(run, Verdict::Denied, reasons),
-        Reception::Queued { .. } => Err(WorkshopError::Failed),
+        Reception::Queued { .. } => Err(WorkshopError::because("a question was queued")),
     }
 }
 
 fn decided(run: RunId, verdict: Verdict, reasons: Vec<String>) -> Result<Decided, WorkshopError> {
-    let at = random::now().map_err(|_| WorkshopError::Failed)?;
+    let at = random::now().map_err(WorkshopError::of_error)?;
     Ok(Decided { run, verdict, reasons, is_approved: false, cwd: None, at, note: None })
 }
 
@@ -116,7 +118,7 @@ pub(super) fn deny_tool(
     };
     let argv = words(&["sandbox", "decide", "tool", &shown]);
     let ask = asks::ask(&place, &plain_wish(&argv))?;
-    let mut judgment = shared.desk.judge(&ask).map_err(|_| WorkshopError::Failed)?;
+    let mut judgment = shared.desk.judge(&ask).map_err(WorkshopError::of_error)?;
     judgment.summary.decision = Decision::Deny;
     judgment.summary.reasons =
         vec![format!("`{shown}` runs outside of any sandbox, where nothing is enforced")];
@@ -143,7 +145,8 @@ fn merged(before: Option<Judgment>, judgment: Judgment) -> Judgment {
 /// Writes the evidence of a no.
 fn denied(shared: &Shared, form: &Ask, judgment: Judgment) -> Result<Decided, WorkshopError> {
     let reasons = judgment.summary.reasons.clone();
-    let note = calls::write_down(shared, form, judgment)?.ok_or(WorkshopError::Failed)?;
+    let note = calls::write_down(shared, form, judgment)?
+        .ok_or(WorkshopError::because("a denial was not written down"))?;
     noted(note, Verdict::Denied, reasons)
 }
 
@@ -159,7 +162,7 @@ fn submit(
         approval_wait_ms,
     };
     let received = shared.desk.plane().submit(submission, |_| judgment);
-    received.map_err(|_| WorkshopError::Failed)
+    received.map_err(WorkshopError::of_error)
 }
 
 /// Returns the run of a command that people approved as `approval`: where policy would ask, they
@@ -169,7 +172,7 @@ pub(super) fn approved(
     ask: &Ask,
     approval: &RunId,
 ) -> Result<RunId, WorkshopError> {
-    let mut judgment = shared.desk.judge(ask).map_err(|_| WorkshopError::Failed)?;
+    let mut judgment = shared.desk.judge(ask).map_err(WorkshopError::of_error)?;
     // SECURITY: people approved the command, not what a variable makes of its words.
     if judgment.summary.decision != Decision::Ask || choosing(ask).is_some() {
         return permitted(shared.desk.permit(ask));
@@ -179,7 +182,7 @@ pub(super) fn approved(
     judgment.requirements.clear();
     match submit(shared, ask, (judgment, 1))? {
         Reception::Queued { run } => Ok(run),
-        _ => Err(WorkshopError::Failed),
+        _ => Err(WorkshopError::because("an approved command was not queued")),
     }
 }
 
@@ -205,12 +208,12 @@ pub(super) fn refuse(
 ) -> Result<RunId, WorkshopError> {
     let place = living.place(shared);
     let ask = asks::ask(&place, &plain_wish(argv))?;
-    let mut judgment = shared.desk.judge(&ask).map_err(|_| WorkshopError::Failed)?;
+    let mut judgment = shared.desk.judge(&ask).map_err(WorkshopError::of_error)?;
     judgment.summary.decision = Decision::Deny;
     judgment.summary.reasons = vec!["no decision allows this execution".to_owned()];
     judgment.requirements.clear();
     match submit(shared, &ask, (judgment, 1))? {
         Reception::Denied { run, .. } => Ok(run),
-        _ => Err(WorkshopError::Failed),
+        _ => Err(WorkshopError::because("a refusal was not recorded")),
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn variables(
         Ok(FileAnswer::Content(content)) => content,
         Err((FileFault::Missing, _)) => return Ok(variables),
         Err((_, message)) => return Err(unusable(&message)),
-        Ok(_) => return Err(WorkshopError::Failed),
+        Ok(_) => return Err(WorkshopError::because("a call on files gave another answer")),
     };
     if held.len() > MOST_BYTES {
         return Err(unusable(&format!("path '{path}' is too large")));

@@ -51,7 +51,9 @@ impl Meter {
     pub(super) fn read(&self, living: &Living) -> Result<Vec<Measure>, WorkshopError> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.measures.is_empty() || seen.at.elapsed() >= MEASURE_EVERY {
-            let measure = self.take(living, &mut seen).ok_or(WorkshopError::Failed)?;
+            let measure = self
+                .take(living, &mut seen)
+                .ok_or(WorkshopError::because("nothing could be measured"))?;
             if seen.measures.len() >= REMEMBERED {
                 seen.measures.pop_front();
             }

@@ -104,19 +104,18 @@ impl Living {
         guest: &ActorRef,
         wanted: Wanted,
     ) -> Result<Arc<Self>, WorkshopError> {
-        let failed = |_| WorkshopError::Failed;
         let longest_ms = longest(&shared.desk);
         let timeout_ms = wanted.timeout_ms.unwrap_or(longest_ms);
         check_end(timeout_ms, longest_ms)?;
         asks::check_client(&wanted.env)?;
         asks::check_labels(wanted.name.as_deref(), &wanted.labels)?;
-        let id = format!("sbx{}", hex(&random::bytes::<10>().map_err(failed)?));
-        let access_token = hex(&random::bytes::<24>().map_err(failed)?);
+        let id = format!("sbx{}", hex(&random::bytes::<10>().map_err(WorkshopError::of_error)?));
+        let access_token = hex(&random::bytes::<24>().map_err(WorkshopError::of_error)?);
         let directory = shared.root.join(&id);
         let hosts = hosts(&shared.desk, &wanted.reach);
         let ask = life_ask(shared, (guest, &wanted), (&id, &directory), (longest_ms, &hosts))?;
         let run = calls::permitted(shared.desk.permit(&ask))?;
-        let created_at = random::now().map_err(failed)?;
+        let created_at = random::now().map_err(WorkshopError::of_error)?;
         let state = State {
             ends_at: created_at.plus_ms(timeout_ms),
             life: Life::Running,
@@ -153,7 +152,7 @@ impl Living {
             state: Mutex::new(state),
             changed: Condvar::new(),
         });
-        living.make_directory().map_err(failed)?;
+        living.make_directory().map_err(WorkshopError::of_error)?;
         living.begin(shared, ask)?;
         Ok(living)
     }
@@ -191,7 +190,7 @@ impl Living {
             living.changed.notify_all();
         };
         let spawned = std::thread::Builder::new().name(format!("life {}", self.id)).spawn(live);
-        spawned.map_err(|_| WorkshopError::Failed)?;
+        spawned.map_err(WorkshopError::of_error)?;
         has_begun.recv().map_err(|_| WorkshopError::Refused {
             run: self.run.clone(),
             message: has_ended.recv().unwrap_or_else(|_| "the sandbox did not begin".to_owned()),

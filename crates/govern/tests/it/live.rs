@@ -236,7 +236,7 @@ fn a_policy_put_in_force_meanwhile_judges_the_next_call_of_a_sandbox() {
     write_policy(&root, &Preset::Strict.into()).unwrap();
     assert!(start().is_err(), "the stricter policy counts");
     std::fs::write(root.join("policy/document.json"), "{").unwrap();
-    assert!(matches!(start(), Err(WorkshopError::Denied { .. })), "a broken policy denies");
+    assert!(start().is_err(), "the stricter one stays in force");
     assert!(house.live.create(&guest("one"), wanted()).is_err());
     write_policy(&root, &Preset::Default.into()).unwrap();
     end_of(&start().unwrap());

@@ -34,12 +34,13 @@ fn a_policy_is_tried_once_and_again_when_it_changes() {
 fn a_broken_policy_is_refused_whatever_was_recorded() {
     let directory = tempfile::tempdir().unwrap();
     let home = directory.path().join("home");
-    open(&home);
+    let good = open(&home);
     let rules = home.join("policy/rules.cedar");
     fs::write(&rules, "permit (principal, action, resource);").unwrap();
     let broken = || {
         let desk = Desk::open(Some(&home)).unwrap();
-        desk.policy().is_none() && desk.flaw().is_some_and(|flaw| flaw.contains("is broken"))
+        assert_eq!(desk.policy().unwrap().hash(), good, "the last good one stays in force");
+        desk.policy_fault().is_some_and(|fault| fault.detail().contains("is broken"))
     };
     assert!(broken());
     let lie = r#"{"name": "all is forbidden", "argv": ["true"], "expect": "deny"}"#;

@@ -187,7 +187,7 @@ pub(crate) fn error(refusal: &WorkshopError) -> Response {
                 (StatusCode::BAD_REQUEST, "BAD_REQUEST")
             }
         },
-        WorkshopError::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_SERVER_ERROR"),
+        WorkshopError::Failed(_) => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_SERVER_ERROR"),
     };
     let response = fault(status, code, &reply::told(refusal));
     reply::with_receipt(response, refusal.run())

@@ -167,7 +167,7 @@ pub(crate) fn api_error(error: &WorkshopError) -> Response {
         WorkshopError::Denied { .. } | WorkshopError::Waiting { .. } => StatusCode::FORBIDDEN,
         WorkshopError::Refused { .. } => StatusCode::FORBIDDEN,
         WorkshopError::Invalid(_) | WorkshopError::File { .. } => StatusCode::BAD_REQUEST,
-        WorkshopError::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        WorkshopError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     let response = api_fault(status, &reply::told(error));
     reply::with_receipt(response, error.run())

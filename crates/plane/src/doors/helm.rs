@@ -167,7 +167,7 @@ fn error(refusal: &WorkshopError) -> Response {
         WorkshopError::File { .. } => {
             (StatusCode::FORBIDDEN, "permission_denied", "DENY_POLICY_VIOLATION")
         }
-        WorkshopError::Failed => {
+        WorkshopError::Failed(_) => {
             (StatusCode::INTERNAL_SERVER_ERROR, "internal_error", "ERROR_INTERNAL")
         }
     };
@@ -332,7 +332,7 @@ async fn read_file(
             let response = reply::bytes(StatusCode::OK, "application/octet-stream", content);
             reply::with_receipt(response, Some(&run))
         }
-        Ok(_) => error(&WorkshopError::Failed),
+        Ok(_) => error(&WorkshopError::because("a call on files gave another answer")),
         Err(refusal) => error(&refusal),
     }
 }

@@ -192,7 +192,7 @@ pub(crate) fn error(refusal: &WorkshopError) -> Response {
             | FileFault::NotDirectory
             | FileFault::NotEmpty => (StatusCode::BAD_REQUEST, "INVALID_FILE"),
         },
-        WorkshopError::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR"),
+        WorkshopError::Failed(_) => (StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL_ERROR"),
     };
     let response = fault(status, code, &reply::told(refusal));
     reply::with_receipt(response, refusal.run())

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use warrant_protocol::request::ActorRef;
-use warrant_protocol::{RunId, Timestamp};
+use warrant_protocol::{RunId, Timestamp, error_chain};
 
 use crate::EmbeddedPlane;
 use crate::doors::lookout::Lookout;
@@ -409,10 +409,46 @@ pub enum WorkshopError {
     },
     /// Something of ours broke; nothing was done that has no record.
     #[error("the call could not be done")]
-    Failed,
+    Failed(FailureCause),
+}
+
+/// Why something of ours broke: for the log, never for a client.
+#[derive(Debug, Clone)]
+pub struct FailureCause(Arc<str>);
+
+impl FailureCause {
+    /// Takes an error with its causes.
+    #[must_use]
+    pub fn of_error(error: &dyn std::error::Error) -> Self {
+        Self(error_chain(error).into())
+    }
+
+    /// Takes what happened where no error says it.
+    #[must_use]
+    pub fn because(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// Returns the text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 impl WorkshopError {
+    /// Something of ours broke with this error; the log keeps it, the client is not told.
+    #[must_use]
+    pub fn of_error<E: std::error::Error>(error: E) -> Self {
+        Self::Failed(FailureCause::of_error(&error))
+    }
+
+    /// Something of ours broke in a way that no error says.
+    #[must_use]
+    pub fn because(text: &str) -> Self {
+        Self::Failed(FailureCause::because(text))
+    }
+
     /// Returns the run whose receipt speaks of this, if there is one.
     #[must_use]
     pub const fn run(&self) -> Option<&RunId> {
@@ -421,7 +457,7 @@ impl WorkshopError {
             | Self::Waiting { run, .. }
             | Self::Refused { run, .. }
             | Self::File { run, .. } => Some(run),
-            Self::NoSandbox | Self::Paused | Self::Busy(_) | Self::Invalid(_) | Self::Failed => {
+            Self::NoSandbox | Self::Paused | Self::Busy(_) | Self::Invalid(_) | Self::Failed(_) => {
                 None
             }
         }

@@ -1,6 +1,5 @@
 //! The plane about itself: health, readiness, metrics, policy, secrets.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Body;
@@ -9,19 +8,19 @@ use axum::response::Response;
 use hyper::StatusCode;
 use hyper::header::{HeaderValue, LOCATION};
 use serde_json::{Value, json};
-use warrant_policy::snapshot::{DOCUMENT_ONLY, PolicySnapshot, PolicyText};
-use warrant_protocol::SecretName;
-use warrant_protocol::wire::{PolicyUpload, SetSecret};
+use warrant_policy::snapshot::{DOCUMENT_ONLY, PolicyText};
+use warrant_protocol::wire::{PolicyUpload, PrincipalRole, SetSecret};
+use warrant_protocol::{SecretName, error_chain};
 
 use super::budget::Holder;
 use super::error::HttpError;
 use super::lanes::{Lane, in_lane};
 use super::metrics::Gauge;
-use super::policy_shelf::PolicyShelf;
 use super::registry::Capability;
 use super::service::{PlaneService, Shared, blocking};
 use super::store_watch::READY_AGE;
 use super::{answer, body, peer_of};
+use crate::policy_holder::{self, PolicyInForce, ReplaceError};
 use crate::random;
 use crate::store::PolicyRow;
 
@@ -49,7 +48,9 @@ pub(super) async fn ready(State(service): State<Shared>) -> Response {
     });
     let looked = looked.await;
     let is_ready = matches!(looked, Ok(None)) && !is_draining;
-    let mut said = json!({"ready": is_ready});
+    // What exactly is wrong with the policy names paths, so admins alone read it, at /v1/policy.
+    let policy = blocking(&service, |service| Ok(policy_word(&service.policy_in_force()))).await;
+    let mut said = json!({"ready": is_ready, "policy": policy.unwrap_or("unknown")});
     if let (Ok(Some(problem)), Some(members)) = (looked, said.as_object_mut()) {
         members.insert("store".to_owned(), problem.to_json());
     }
@@ -81,7 +82,13 @@ pub(super) async fn prometheus(State(service): State<Shared>, request: Request) 
     let text = in_lane(Lane::Reads, &service, |service| {
         let queued = service.plane.store().queued_by_pool()?;
         let leased = service.plane.store().leased_remotely()?.len() as u64;
+        let is_broken = service.policy_in_force().fault.is_some();
         let gauges = [
+            Gauge {
+                name: "policy_broken",
+                help: "Whether the files of the policy are broken and an older one is in force.",
+                values: vec![(None, u64::from(is_broken))],
+            },
             Gauge {
                 name: "runs_queued",
                 help: "Runs that wait for a runner.",
@@ -123,15 +130,34 @@ pub(super) async fn prometheus(State(service): State<Shared>, request: Request) 
 
 /// `GET /v1/policy`.
 pub(super) async fn policy(State(service): State<Shared>, request: Request) -> Answer {
-    service.admit((request.headers(), peer_of(&request)), Capability::PolicyRead)?;
-    let Some(policy) = service.policy() else {
+    let caller = service.admit((request.headers(), peer_of(&request)), Capability::PolicyRead)?;
+    let in_force = blocking(&service, |service| Ok(service.policy_in_force())).await?;
+    let Some(policy) = in_force.policy else {
         return Err(HttpError::missing("no policy is in force, so nothing runs"));
     };
-    Ok(answer::json(&json!({
+    let mut body = json!({
         "policy": policy.document().raw(),
         "policyHash": policy.hash(),
         "rules": policy.rules_text(),
-    })))
+    });
+    // SECURITY: what is wrong with the files names paths of this machine.
+    if let (Some(fault), PrincipalRole::Admin, Value::Object(members)) =
+        (&in_force.fault, caller.role, &mut body)
+    {
+        let fault = json!({"message": fault.detail(), "since": fault.since()});
+        members.insert("fault".to_owned(), fault);
+    }
+    Ok(answer::json(&body))
+}
+
+/// Says of a policy whether it is the one of the files.
+fn policy_word(in_force: &PolicyInForce) -> &'static str {
+    match (&in_force.policy, &in_force.fault) {
+        (Some(_), Some(_)) => "broken: the last good one is in force",
+        (None, Some(_)) => "broken: everything is denied",
+        (Some(_), None) => "in force",
+        (None, None) => "none: everything is denied",
+    }
 }
 
 /// `GET /v1/policy/history`.
@@ -166,10 +192,7 @@ pub(super) async fn set_policy(State(service): State<Shared>, request: Request) 
         let rules = upload.rules.as_deref().unwrap_or(DOCUMENT_ONLY);
         let examples = upload.examples.as_deref().unwrap_or_default();
         let text = PolicyText { document: &document, rules, examples };
-        let policy = PolicySnapshot::load(text)
-            .map_err(|error| HttpError::bad_request(format!("the policy is refused: {error}")))?;
-        PolicyShelf::of(service.plane.home().root()).write(&text)?;
-        service.enforce(policy, &caller.actor.label())
+        service.enforce(text, &caller.actor.label())
     });
     Ok(answer::json(&json!({"policyHash": hash.await?})))
 }
@@ -178,13 +201,19 @@ impl PlaneService {
     /// Puts a policy in force and records it.
     pub(super) fn enforce(
         &self,
-        policy: PolicySnapshot,
+        text: PolicyText<'_>,
         set_by: &str,
     ) -> Result<warrant_protocol::Digest, HttpError> {
+        let policy = self.policy_holder.replace(text).map_err(|error| match error {
+            ReplaceError::Invalid(error) => {
+                HttpError::bad_request(format!("the policy is refused: {}", error_chain(&error)))
+            }
+            ReplaceError::Files(error) => HttpError::internal(&error),
+        })?;
         let hash = policy.hash();
-        let recorded = self.record_policy(&policy, set_by);
-        recorded.map_err(|error| HttpError::internal(&error))?;
-        self.set_policy(Arc::new(policy));
+        policy_holder::record(self.plane.store(), &policy, set_by)
+            .map_err(|error| HttpError::internal(&*error))?;
+        self.policy();
         tracing::info!(policy.hash = %hash, "policy {hash} is in force, set by {set_by}");
         Ok(hash)
     }

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -26,7 +26,6 @@ use super::lanes::{Lane, Lanes, in_lane};
 use super::limits::{Buckets, Failures};
 use super::logs::LiveLogs;
 use super::metrics::Metrics;
-use super::policy_shelf::PolicyShelf;
 use super::registry::{Capability, Principal, Registry, Runner};
 use super::settings::{Limits, Settings};
 use super::store_watch::StoreWatch;
@@ -37,8 +36,9 @@ use crate::home::Home;
 use crate::judge::no_policy_hash;
 use crate::notary::Judgment;
 use crate::page::Tickets;
+use crate::policy_holder::{PolicyHolder, PolicyInForce};
 use crate::random;
-use crate::store::{BLOB_GRACE_MS, PolicyRow, PrincipalRow, RunRow, StoreError, Swept};
+use crate::store::{BLOB_GRACE_MS, PrincipalRow, RunRow, StoreError, Swept};
 
 /// How often the plane looks for leases that ran out and for what others queued.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -64,9 +64,7 @@ pub struct PlaneService {
     pub(crate) tickets: Arc<Tickets>,
     /// Runs that a claim is taking in this moment, so that two never fight for one.
     pub(crate) claiming: Mutex<HashSet<RunId>>,
-    policy: RwLock<Option<Arc<PolicySnapshot>>>,
-    /// When the policy that was last looked at was put in the home.
-    policy_read: Mutex<Option<SystemTime>>,
+    pub(crate) policy_holder: Arc<PolicyHolder>,
 }
 
 /// One service, shared.
@@ -87,9 +85,9 @@ pub enum ServiceError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The policy in the home is broken.
-    #[error("the policy is broken, so nothing runs")]
-    Policy(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The policy in the home is broken, and no older one is recorded.
+    #[error("no policy can be put in force: {0}; see warrant policy check")]
+    Policy(String),
     /// The system refused.
     #[error("the system has no randomness or no clock")]
     System(#[from] std::io::Error),
@@ -102,14 +100,13 @@ impl PlaneService {
     /// # Errors
     /// [`ServiceError`] when the store or the policy cannot be used.
     pub fn open(home: Home, settings: Settings) -> Result<Self, ServiceError> {
-        let shelf = PolicyShelf::of(home.root());
-        let policy_read = shelf.changed_at();
-        let policy = match policy_read {
-            None => None,
-            Some(_) => Some(shelf.load().map_err(ServiceError::Policy)?),
-        };
-        let policy_hash = policy.as_ref().map_or_else(no_policy_hash, PolicySnapshot::hash);
-        let plane = EmbeddedPlane::open_service(home, policy_hash)?;
+        let policy_holder = PolicyHolder::of(home.root());
+        let plane = EmbeddedPlane::open_service(home, no_policy_hash())?;
+        if let PolicyInForce { policy: None, fault: Some(fault) } =
+            policy_holder.look_with(plane.store())
+        {
+            return Err(ServiceError::Policy(fault.detail().to_owned()));
+        }
         let limits = settings.limits.unwrap_or_default();
         let service = Self {
             plane,
@@ -128,15 +125,11 @@ impl PlaneService {
             store_watch: StoreWatch::default(),
             tickets: Arc::default(),
             claiming: Mutex::default(),
-            policy: RwLock::new(None),
-            policy_read: Mutex::new(policy_read),
+            policy_holder,
             settings,
         };
         service.bootstrap()?;
-        if let Some(policy) = policy {
-            service.record_policy(&policy, "file")?;
-            service.set_policy(Arc::new(policy));
-        }
+        service.policy();
         Ok(service)
     }
 
@@ -208,56 +201,24 @@ impl PlaneService {
         Ok(())
     }
 
-    /// Returns the policy in force.
+    /// Returns the policy in force, after a look at its files.
     pub(crate) fn policy(&self) -> Option<Arc<PolicySnapshot>> {
-        self.policy.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.policy_in_force().policy
     }
 
-    /// Puts a policy in force.
-    pub(crate) fn set_policy(&self, policy: Arc<PolicySnapshot>) {
-        let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
-        self.plane.set_policy_hash(policy.hash());
-        let most = policy.document().body().runners.max_false_claims;
-        self.plane.set_most_false_claims(most.unwrap_or(DEFAULT_MAX_FALSE_CLAIMS));
-        *current = Some(policy);
-    }
-
-    /// Writes a policy into the history.
-    pub(crate) fn record_policy(
-        &self,
-        policy: &PolicySnapshot,
-        set_by: &str,
-    ) -> Result<(), ServiceError> {
-        let body = serde_json::json!({
-            "document": policy.document().raw(),
-            "rules": policy.rules_text(),
-        });
-        Ok(self.plane.store().set_policy(PolicyRow {
-            hash: policy.hash(),
-            body: body.to_string(),
-            set_by: set_by.to_owned(),
-            created_at: random::now()?,
-        })?)
-    }
-
-    /// Puts the policy in force that somebody laid into the home meanwhile. A broken one changes
-    /// nothing: the one in force stays.
-    fn look_at_policy(&self) -> Result<(), ServiceError> {
-        let shelf = PolicyShelf::of(self.plane.home().root());
-        let changed_at = shelf.changed_at();
-        let mut read = self.policy_read.lock().unwrap_or_else(PoisonError::into_inner);
-        if changed_at.is_none() || *read == changed_at {
-            return Ok(());
+    /// Returns what is in force, after a look at the policy's files, and has the plane decide by it.
+    pub(crate) fn policy_in_force(&self) -> PolicyInForce {
+        let in_force = self.policy_holder.look_with(self.plane.store());
+        let policy = in_force.policy.as_ref();
+        let hash = policy.map_or_else(no_policy_hash, |policy| policy.hash());
+        if self.plane.policy_hash() != hash {
+            tracing::info!(policy.hash = %hash, "another policy is in force");
+            self.plane.set_policy_hash(hash);
+            let most =
+                policy.and_then(|policy| policy.document().body().runners.max_false_claims);
+            self.plane.set_most_false_claims(most.unwrap_or(DEFAULT_MAX_FALSE_CLAIMS));
         }
-        *read = changed_at;
-        let policy = shelf.load().map_err(ServiceError::Policy)?;
-        if self.policy().is_some_and(|current| current.hash() == policy.hash()) {
-            return Ok(());
-        }
-        self.record_policy(&policy, "file")?;
-        tracing::info!(policy.hash = %policy.hash(), "another policy lies in the home; it is in force");
-        self.set_policy(Arc::new(policy));
-        Ok(())
+        in_force
     }
 
     /// Has a request judged by the policy in force. `request` names who was authenticated.
@@ -382,9 +343,7 @@ impl PlaneService {
 
     /// Ends leases that ran out and questions nobody answered; wakes whoever can go on.
     pub(crate) fn sweep(&self) -> Result<(), EmbeddedError> {
-        if let Err(error) = self.look_at_policy() {
-            tracing::error!(error = %error, "the policy in the home is refused; the old one stays");
-        }
+        self.policy();
         let now = random::now()?;
         let is_gone = |id: &str| {
             let runner = id.parse().ok().and_then(|id| self.registry.runner(&id));

@@ -147,7 +147,9 @@ fn replace_one(
 ) -> Result<RunId, WorkshopError> {
     let read = FileCall::Read { path: file.to_owned() };
     let (answer, run) = workshop.file(guest, id, read)?;
-    let FileAnswer::Content(content) = answer else { return Err(WorkshopError::Failed) };
+    let FileAnswer::Content(content) = answer else {
+        return Err(WorkshopError::because("a call on files gave another answer"));
+    };
     let held = std::str::from_utf8(&content)
         .map_err(|_| WorkshopError::Invalid(format!("{file} is no text")))?;
     let too_large = || WorkshopError::Invalid(format!("{file} would become too large"));

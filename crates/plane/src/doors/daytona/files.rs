@@ -224,7 +224,10 @@ pub(crate) async fn bulk_download(
     };
     // SECURITY: what files hold came out of the sandbox. A mark that none of them can know cannot
     // stand in one of them and begin the part of another.
-    let Ok(mark) = crate::random::hex() else { return error(&WorkshopError::Failed) };
+    let mark = match crate::random::hex() {
+        Ok(mark) => mark,
+        Err(cause) => return error(&WorkshopError::of_error(cause)),
+    };
     let mut form = Form { mark, bytes: Vec::new() };
     let mut last = None;
     for path in paths {
@@ -370,7 +373,7 @@ async fn read(
     let read = hall.ask(move |workshop| workshop.file(&guest, &id, FileCall::Read { path }));
     match read.await? {
         (FileAnswer::Content(content), run) => Ok((content, run)),
-        _ => Err(WorkshopError::Failed),
+        _ => Err(WorkshopError::because("a call on files gave another answer")),
     }
 }
 

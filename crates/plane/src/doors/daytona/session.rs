@@ -97,7 +97,10 @@ pub(crate) async fn create_session(
         Err(message) => return invalid(&message),
     };
     let key = Desk::key(&sandbox, &name);
-    let Ok(shell) = crate::random::hex() else { return error(&WorkshopError::Failed) };
+    let shell = match crate::random::hex() {
+        Ok(shell) => shell,
+        Err(cause) => return error(&WorkshopError::of_error(cause)),
+    };
     let mut sessions = desk.sessions.lock().unwrap_or_else(PoisonError::into_inner);
     // Sessions of sandboxes that are gone go with them.
     sessions.retain(|(of, _), _| desk.hall.workshop.is_alive(of));

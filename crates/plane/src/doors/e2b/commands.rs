@@ -167,7 +167,7 @@ async fn on_process(
     match done {
         Ok(Ok(())) => connect::answer(&json!({}), None),
         Ok(Err(fault)) => connect::error(&fault),
-        Err(_) => connect::error(&Fault::from(&WorkshopError::Failed)),
+        Err(error) => connect::error(&Fault::from(&WorkshopError::of_error(error))),
     }
 }
 

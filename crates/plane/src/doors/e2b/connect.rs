@@ -61,7 +61,7 @@ impl From<&WorkshopError> for Fault {
                     "invalid_argument"
                 }
             },
-            WorkshopError::Failed => "internal",
+            WorkshopError::Failed(_) => "internal",
         };
         Self { code, message: reply::told(error), run: error.run().cloned() }
     }

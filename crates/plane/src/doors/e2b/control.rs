@@ -226,7 +226,7 @@ pub(crate) async fn connect(
             return Ok(joined);
         };
         // Joining only ever moves the end away.
-        let now = crate::random::now().map_err(|_| WorkshopError::Failed)?;
+        let now = crate::random::now().map_err(WorkshopError::of_error)?;
         if now.plus_ms(ms) <= joined.sandbox.ends_at {
             return Ok(joined);
         }

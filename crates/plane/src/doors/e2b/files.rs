@@ -161,7 +161,7 @@ pub(crate) async fn download(
             let response = reply::bytes(StatusCode::OK, "application/octet-stream", content);
             reply::with_receipt(response, Some(&run))
         }
-        Ok(_) => file_error(&WorkshopError::Failed),
+        Ok(_) => file_error(&WorkshopError::because("a call on files gave another answer")),
         Err(error) => file_error(&error),
     }
 }

@@ -108,7 +108,7 @@ pub(crate) async fn of_envd(visit: Visit) -> Response {
     let measures = hall.ask(move |workshop| workshop.measures(&guest, &id)).await;
     let measure = match measures.map(|measures| measures.last().copied()) {
         Ok(Some(measure)) => measure,
-        Ok(None) => return api_error(&WorkshopError::Failed),
+        Ok(None) => return api_error(&WorkshopError::because("nothing was measured")),
         Err(error) => return api_error(&error),
     };
     let body = json!({

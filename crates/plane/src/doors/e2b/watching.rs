@@ -88,7 +88,7 @@ async fn open(visit: Visit, wish: FileCall) -> Result<(Arc<Lookout>, RunId), Fau
     let opened = visit.ask(move |workshop, visit| workshop.file(&visit.0, &visit.1, wish)).await;
     match opened {
         Ok((FileAnswer::Lookout(lookout), run)) => Ok((lookout, run)),
-        Ok(_) => Err(Fault::from(&WorkshopError::Failed)),
+        Ok(_) => Err(Fault::from(&WorkshopError::because("a call on files gave another answer"))),
         Err(error) => Err(Fault::from(&error)),
     }
 }

@@ -162,7 +162,7 @@ async fn ungoverned(
             output: Some(Digest::of(text.as_bytes())),
             ..Entry::allowed(Kind::Decision, decided.run.clone())
         };
-        let note = decided.note.take().ok_or(WorkshopError::Failed)?;
+        let note = decided.note.take().ok_or(WorkshopError::because("a decision has no note"))?;
         let session = records::tools_of(&guest);
         let record = records::keep_noted(workshop.plane(), (&session, &guest), entry, *note)?;
         Ok(Kept { decided, record, text, reason: REASON, intent: None })

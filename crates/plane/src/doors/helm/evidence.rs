@@ -32,19 +32,20 @@ pub(crate) fn gather(
     guest: &ActorRef,
     session: Option<&str>,
 ) -> Result<Files, WorkshopError> {
-    let failed = |_| WorkshopError::Failed;
     let owner = guest.label();
     let sessions = match session {
         Some(session) => vec![session.to_owned()],
         None => {
-            let rows = plane.store().sessions(&owner, (100, 0)).map_err(failed)?;
+            let rows = plane.store().sessions(&owner, (100, 0)).map_err(WorkshopError::of_error)?;
             rows.into_iter().map(|row| row.session).collect()
         }
     };
     let (mut files, mut bundles, mut open) = (Files::new(), BTreeMap::new(), Vec::new());
     for session in &sessions {
-        let records =
-            plane.store().records((session, &owner), (0, MOST_RECORDS + 1)).map_err(failed)?;
+        let records = plane
+            .store()
+            .records((session, &owner), (0, MOST_RECORDS + 1))
+            .map_err(WorkshopError::of_error)?;
         if records.is_empty() {
             return Err(WorkshopError::NoSandbox);
         }
@@ -53,8 +54,7 @@ pub(crate) fn gather(
             return Err(WorkshopError::Invalid(text));
         }
         for row in &records {
-            let record: Value =
-                serde_json::from_str(&row.body).map_err(|_| WorkshopError::Failed)?;
+            let record: Value = serde_json::from_str(&row.body).map_err(WorkshopError::of_error)?;
             add_bundle(plane, &record, (&mut bundles, &mut open))?;
             let name = format!("records/{session}/{:08}.json", row.lamport);
             let signed = json!({ "record": record, "signature": row.signature });
@@ -79,7 +79,7 @@ fn add_bundle(
     (bundles, open): (&mut BTreeMap<String, Vec<u8>>, &mut Vec<String>),
 ) -> Result<(), WorkshopError> {
     let run = text(record, "run");
-    let id: RunId = run.parse().map_err(|_| WorkshopError::Failed)?;
+    let id: RunId = run.parse().map_err(WorkshopError::of_error)?;
     if bundles.contains_key(run) || open.iter().any(|known| known == run) {
         return Ok(());
     }
@@ -88,7 +88,7 @@ fn add_bundle(
             bundles.insert(run.to_owned(), canonicalize(&bundle).into_bytes());
         }
         Err(ArchiveError::NotEnded(_)) => open.push(run.to_owned()),
-        Err(_) => return Err(WorkshopError::Failed),
+        Err(error) => return Err(WorkshopError::of_error(error)),
     }
     Ok(())
 }

@@ -51,7 +51,7 @@ pub(super) async fn execute(
     // SECURITY: a client that goes away meanwhile takes no record with it.
     let work = perform(desk, (guest, sandbox), (command, start, grant));
     let done = tokio::spawn(work).await;
-    done.unwrap_or_else(|_| error(&WorkshopError::Failed))
+    done.unwrap_or_else(|cause| error(&WorkshopError::of_error(cause)))
 }
 
 /// Executes what a grant allows and records it.

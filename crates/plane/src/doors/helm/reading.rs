@@ -77,7 +77,7 @@ pub(super) fn pack_routes() -> Router<Desk> {
 
 async fn health(State(desk): State<Desk>) -> Response {
     let works = desk.hall.ask(|workshop| {
-        workshop.plane().store().live().map(|_| ()).map_err(|_| WorkshopError::Failed)
+        workshop.plane().store().live().map(|_| ()).map_err(WorkshopError::of_error)
     });
     let version = env!("CARGO_PKG_VERSION");
     match works.await {
@@ -125,7 +125,7 @@ async fn sessions(State(desk): State<Desk>, Guest(guest): Guest, Query(pairs): P
         let store = workshop.plane().store();
         let runs = lock(&asked).runs(&guest, None);
         words::tell(workshop.plane(), &asked, &runs)?;
-        store.sessions(&guest.label(), page).map_err(|_| WorkshopError::Failed)
+        store.sessions(&guest.label(), page).map_err(WorkshopError::of_error)
     });
     match rows.await {
         Ok(rows) => {
@@ -161,7 +161,7 @@ async fn receipts(
         let runs = lock(&asked).runs(&guest, Some(&session));
         words::tell(workshop.plane(), &asked, &runs)?;
         let rows = store.records((&session, &guest.label()), (u64::from(after), limit));
-        rows.map_err(|_| WorkshopError::Failed)
+        rows.map_err(WorkshopError::of_error)
     });
     match rows.await {
         // The sessions of others do not exist.
@@ -182,7 +182,7 @@ async fn receipt(
     let Some(digest) = digest(&hash) else { return missing("there is no such receipt") };
     let row = desk.hall.ask(move |workshop| {
         let store = workshop.plane().store();
-        store.record_of(&guest.label(), &digest).map_err(|_| WorkshopError::Failed)
+        store.record_of(&guest.label(), &digest).map_err(WorkshopError::of_error)
     });
     match row.await {
         Ok(Some(row)) => reply::json(StatusCode::OK, &records::receipt(&row)),
@@ -277,7 +277,7 @@ async fn bundle(request: Request) -> Result<Bytes, Response> {
 async fn checked(desk: &Desk, request: Request, check: Check) -> Response {
     // SECURITY: nobody has to say who they are, so they wait for one another.
     let Ok(_turn) = desk.exams.verifying.acquire().await else {
-        return error(&WorkshopError::Failed);
+        return error(&WorkshopError::because("the turns of verifying are closed"));
     };
     let bytes = match tokio::time::timeout(READ_TIME, bundle(request)).await {
         Ok(Ok(bytes)) => bytes,
@@ -335,7 +335,7 @@ async fn approve(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> 
         if key.verify(spelled(&intent).as_bytes(), &signature).is_err() {
             return Ok(Word::Unsigned);
         }
-        let waiting = plane.waiting().map_err(|_| WorkshopError::Failed)?;
+        let waiting = plane.waiting().map_err(WorkshopError::of_error)?;
         let is_it = |run: &RunId| intent_hash(plane, run) == Some(intent);
         let Some(waiting) = waiting.into_iter().find(|waiting| is_it(&waiting.run)) else {
             return Ok(Word::Nothing);
@@ -387,7 +387,7 @@ fn approver(
     plane: &EmbeddedPlane,
     key: &[u8],
 ) -> Result<Option<(String, PublicKey)>, WorkshopError> {
-    let known = plane.home().named_approvers().map_err(|_| WorkshopError::Failed)?;
+    let known = plane.home().named_approvers().map_err(WorkshopError::of_error)?;
     Ok(known.into_iter().find(|(_, known)| known.as_bytes().as_slice() == key))
 }
 
@@ -449,7 +449,10 @@ async fn examine(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> 
     };
     let details: BTreeMap<&str, String> =
         found.iter().map(|check| (check.id.as_str(), word(check))).collect();
-    let Ok(id) = random::hex() else { return error(&WorkshopError::Failed) };
+    let id = match random::hex() {
+        Ok(id) => id,
+        Err(cause) => return error(&WorkshopError::of_error(cause)),
+    };
     let body = json!({
         "report_id": id,
         "level": match level { ExamLevel::L1 => "L1", ExamLevel::L2 => "L2" },
@@ -460,10 +463,10 @@ async fn examine(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> 
     });
     let text = body.to_string();
     let kept = desk.hall.ask(move |workshop| {
-        let now = random::now().map_err(|_| WorkshopError::Failed)?;
+        let now = random::now().map_err(WorkshopError::of_error)?;
         let store = workshop.plane().store();
         let kept = store.keep_report((&id, &guest.label()), text, now);
-        kept.map_err(|_| WorkshopError::Failed)
+        kept.map_err(WorkshopError::of_error)
     });
     match kept.await {
         Ok(()) => reply::json(StatusCode::OK, &body),
@@ -474,7 +477,7 @@ async fn examine(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> 
 async fn report(State(desk): State<Desk>, Guest(guest): Guest, Path(id): Path<String>) -> Response {
     let found = desk.hall.ask(move |workshop| {
         let store = workshop.plane().store();
-        store.report(&id, &guest.label()).map_err(|_| WorkshopError::Failed)
+        store.report(&id, &guest.label()).map_err(WorkshopError::of_error)
     });
     match found.await {
         Ok(Some(text)) => reply::bytes(StatusCode::OK, "application/json", text),

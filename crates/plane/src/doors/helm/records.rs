@@ -89,7 +89,7 @@ pub(crate) fn keep(
     who: (&str, &ActorRef),
     entry: Entry,
 ) -> Result<RecordRow, WorkshopError> {
-    let receipt = plane.store().receipt_hash(&entry.run).map_err(|_| WorkshopError::Failed)?;
+    let receipt = plane.store().receipt_hash(&entry.run).map_err(WorkshopError::of_error)?;
     keep_with(plane, who, (entry, receipt), None)
 }
 
@@ -110,7 +110,7 @@ fn keep_with(
     (entry, receipt): (Entry, Option<Digest>),
     run: Option<NewRun>,
 ) -> Result<RecordRow, WorkshopError> {
-    let at = random::now().map_err(|_| WorkshopError::Failed)?;
+    let at = random::now().map_err(WorkshopError::of_error)?;
     let key = plane.home().plane_key().clone();
     let (owner, told) = (guest.label(), session.to_owned());
     let principal = entry.by.clone().unwrap_or_else(|| owner.clone());
@@ -121,7 +121,7 @@ fn keep_with(
         let signature = hex(&signature);
         NewRecord { run: entry.run, hash: Digest::of(body.as_bytes()), body, signature, at }
     };
-    plane.store().record((session, &owner), run, make).map_err(|_| WorkshopError::Failed)
+    plane.store().record((session, &owner), run, make).map_err(WorkshopError::of_error)
 }
 
 fn hex(bytes: &[u8]) -> String {

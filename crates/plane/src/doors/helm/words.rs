@@ -66,10 +66,9 @@ pub(super) fn record(
 
 /// Returns who said what about a run, in order; only the last yes is one that allows.
 fn words(plane: &EmbeddedPlane, run: &RunId) -> Result<Vec<(String, Verdict)>, WorkshopError> {
-    let failed = |_| WorkshopError::Failed;
     let mut words = Vec::new();
-    for event in plane.store().events(run).map_err(failed)? {
-        let event: Value = serde_json::from_str(&event.body).map_err(|_| WorkshopError::Failed)?;
+    for event in plane.store().events(run).map_err(WorkshopError::of_error)? {
+        let event: Value = serde_json::from_str(&event.body).map_err(WorkshopError::of_error)?;
         let event = event.get("event").unwrap_or(&Value::Null);
         let verdict = match event.get("type").and_then(Value::as_str) {
             Some("approval.granted") => Verdict::Waiting,
@@ -77,12 +76,12 @@ fn words(plane: &EmbeddedPlane, run: &RunId) -> Result<Vec<(String, Verdict)>, W
             _ => continue,
         };
         let actor = event.get("actor").cloned().unwrap_or_default();
-        let actor: ActorRef = serde_json::from_value(actor).map_err(|_| WorkshopError::Failed)?;
+        let actor: ActorRef = serde_json::from_value(actor).map_err(WorkshopError::of_error)?;
         words.push((actor.label(), verdict));
     }
     if words.is_empty() {
         // Too few so far: nothing is issued, and their statements wait.
-        let given = plane.store().approvals(run).map_err(failed)?;
+        let given = plane.store().approvals(run).map_err(WorkshopError::of_error)?;
         return Ok(given.into_iter().map(|given| (given.approver, Verdict::Waiting)).collect());
     }
     if let Some((_, verdict)) = words.last_mut()

@@ -85,7 +85,7 @@ impl Files<'_> {
     fn look(&mut self, path: &str) -> Result<Option<Entry>, WorkshopError> {
         match self.call(FileCall::Stat { path: path.to_owned() }) {
             Ok(FileAnswer::Entry(entry)) => Ok(Some(entry)),
-            Ok(_) => Err(WorkshopError::Failed),
+            Ok(_) => Err(WorkshopError::because("a call on files gave another answer")),
             Err(WorkshopError::File { fault: FileFault::Missing, run, .. }) => {
                 self.last = Some(run);
                 Ok(None)
@@ -197,7 +197,7 @@ pub(crate) async fn download(
         Ok((FileAnswer::Content(content), run)) => {
             reply::with_receipt(piece.answer(&content), Some(&run))
         }
-        Ok(_) => error(&WorkshopError::Failed),
+        Ok(_) => error(&WorkshopError::because("a call on files gave another answer")),
         Err(refusal) => error(&refusal),
     }
 }

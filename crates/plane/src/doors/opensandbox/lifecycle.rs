@@ -268,7 +268,7 @@ pub(crate) async fn set_metadata(
 pub(crate) async fn metrics(State(hall): State<Hall>, Enter((guest, sandbox)): Enter) -> Response {
     let measured = hall.ask(move |workshop| {
         let measures = workshop.measures(&guest, &sandbox.id)?;
-        measures.last().copied().ok_or(WorkshopError::Failed)
+        measures.last().copied().ok_or(WorkshopError::because("nothing was measured"))
     });
     let measure = match measured.await {
         Ok(measure) => measure,
