@@ -67,6 +67,7 @@ pub use workshop::{
     Verdict, Wakes, Wanted, Workshop, WorkshopError,
 };
 
+use crate::request_context::{carried, note_principal, with_route};
 use tokio::sync::Semaphore;
 use warrant_protocol::Timestamp;
 use warrant_protocol::request::ActorRef;
@@ -145,7 +146,10 @@ pub fn in_front_of(rest: Router, hall: &Hall) -> Router {
         ("/~opensandbox", opensandbox::router(hall.clone())),
     ];
     let served = doors.into_iter().fold(rest, |rest, (prefix, door)| {
-        let door = door.layer(DefaultBodyLimit::max(MAX_BODY_BYTES)).layer(from_fn(read_out));
+        let door = door
+            .layer(from_fn(with_route))
+            .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+            .layer(from_fn(read_out));
         rest.nest(prefix, door)
     });
     Router::new().fallback_service(served).layer(map_request(to_its_door))
@@ -272,6 +276,11 @@ fn door_of(headers: &HeaderMap, path: &str) -> Option<&'static str> {
 }
 
 impl Hall {
+    /// Returns who holds a token, if it is good now.
+    pub(crate) fn admit(&self, token: &str) -> Option<ActorRef> {
+        self.keeper.admit(token).inspect(|holder| note_principal(&holder.label()))
+    }
+
     /// Finds a sandbox for a door that starts commands by itself.
     ///
     /// SECURITY: in a sandbox of the HELM door nothing runs without a decision that is used up, so
@@ -291,7 +300,9 @@ impl Hall {
     pub(crate) fn owner(&self, id: &str, access_token: &str) -> Option<ActorRef> {
         let owner = self.workshop.owner(id, access_token)?;
         let made_at = self.workshop.find(&owner, id).ok()?.created_at;
-        self.keeper.knows(&owner, made_at).then_some(owner)
+        let owner = self.keeper.knows(&owner, made_at).then_some(owner)?;
+        note_principal(&owner.label());
+        Some(owner)
     }
 
     /// Asks the workshop on a thread that may wait.
@@ -303,10 +314,10 @@ impl Hall {
         let workshop = Arc::clone(&self.workshop);
         // Calls of these APIs have threads of their own, so that they keep nobody else from any.
         let permit = COMPAT_CALLS.acquire().await;
-        let asked = tokio::task::spawn_blocking(move || {
+        let asked = tokio::task::spawn_blocking(carried(move || {
             let _permit = permit;
             work(&*workshop)
-        });
+        }));
         match asked.await {
             Ok(result) => result,
             Err(error) => Err(WorkshopError::of_error(error)),

@@ -46,7 +46,7 @@ pub use error::HttpError;
 pub use lanes::BLOCKING_THREADS;
 pub(crate) use lanes::COMPAT_THREADS;
 pub use local::serve_local;
-pub use routes::{router, router_with};
+pub use routes::{observed, router, router_with};
 pub(crate) use serve::OverTls;
 pub use serve::{ServeOptions, TlsError, TlsFiles, serve, tls};
 pub use service::{PlaneService, ServiceError, Shared, keep_house};

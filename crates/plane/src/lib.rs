@@ -50,6 +50,7 @@ pub mod random;
 pub mod read_only;
 pub mod reap;
 pub mod reception;
+pub mod request_context;
 mod retired;
 pub mod rotation;
 pub mod sealed;

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::logs::LogArguments;
+
 /// Which plane a command speaks of.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PlaneArguments {
@@ -86,6 +88,8 @@ pub(crate) struct RunnerStart {
     /// How long the plane may be unreachable at the first start
     #[arg(long, value_name = "D", default_value = "60s", value_parser = super::super::duration::parse)]
     pub(crate) enroll_wait: u64,
+    #[command(flatten)]
+    pub(crate) logging: LogArguments,
     /// Print one JSON object at the end
     #[arg(long)]
     pub(crate) json: bool,

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::logs::LogArguments;
+
 /// What `warrant plane --help` says at its end.
 pub(crate) const PLANE_HELP: &str = "\
 The first start makes config.json in the home (readable by you alone) with the token of the
@@ -53,9 +55,8 @@ pub(crate) struct Dev {
     /// How long runs may go on after the drain began: 30s, 5m
     #[arg(long, value_name = "D", default_value = "10s", value_parser = super::super::duration::parse)]
     pub(crate) drain: u64,
-    /// How much to log to stderr, as JSON lines: error, warn, info, debug or off
-    #[arg(long, value_name = "LEVEL", env = "LOG_LEVEL", default_value = "warn")]
-    pub(crate) log: String,
+    #[command(flatten)]
+    pub(crate) logging: LogArguments,
     /// Print one JSON object when it is ready and one at the end
     #[arg(long)]
     pub(crate) json: bool,
@@ -94,9 +95,8 @@ pub(crate) struct PlaneStart {
     /// Wrong tokens per minute before their address is told to back off [default: config.json, else 20]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) auth_failures: Option<u32>,
-    /// How much to log to stderr, as JSON lines: error, warn, info, debug or off
-    #[arg(long, value_name = "LEVEL", env = "LOG_LEVEL", default_value = "warn")]
-    pub(crate) log: String,
+    #[command(flatten)]
+    pub(crate) logging: LogArguments,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

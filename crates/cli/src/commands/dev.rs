@@ -17,14 +17,14 @@ use super::plane::{self, Opened, Serving};
 use super::runner;
 use crate::args::{Dev, PlaneArguments, RunnerStart};
 use crate::exit::{Exit, Misuse};
-use crate::ui;
+use crate::{logs, ui};
 
 /// How long the runner waits for the plane beside it.
 const ENROLL_WAIT_MS: u64 = 10_000;
 
 /// Works until told to stop.
 pub(crate) fn run(home: Option<&Path>, arguments: &Dev) -> anyhow::Result<Exit> {
-    plane::log_to_stderr(&arguments.log).map_err(Misuse::of)?;
+    logs::begin(&arguments.logging, "warn")?;
     let opened = plane::open(home, |_| {})?;
     let address = address(arguments, opened.service.settings().port).map_err(Misuse::of)?;
     let doors = arguments.doors.then(|| super::doors::open(home, Vec::new())).transpose()?;
@@ -93,6 +93,7 @@ fn work(opened: &Opened, url: &str, (arguments, drain): (&Dev, &Drain)) -> anyho
         enroll_wait: ENROLL_WAIT_MS,
         json: arguments.json,
         data_dir: data_dir.clone(),
+        logging: arguments.logging.clone(),
     };
     let plane = PlaneArguments { plane: Some(url.to_owned()), plane_ca: None };
     runner::work(&plane, &runner, drain).with_context(|| {

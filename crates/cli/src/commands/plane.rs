@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -17,15 +17,15 @@ use warrant_plane::Home;
 use warrant_plane::doors::in_front_of;
 use warrant_plane::http::settings::{Settings, TokenFiles};
 use warrant_plane::http::{
-    BLOCKING_THREADS, PlaneService, ServeOptions, Shared, TlsFiles, keep_house, router, serve,
-    serve_local, tls,
+    BLOCKING_THREADS, PlaneService, ServeOptions, Shared, TlsFiles, keep_house, observed, router,
+    serve, serve_local, tls,
 };
 use warrant_plane::serving::{OfferedSocket, write_address};
 
 use super::doors;
 use crate::args::{Plane, PlaneStart};
 use crate::exit::{Exit, Misuse};
-use crate::ui;
+use crate::{logs, ui};
 
 /// How long work may take that nobody waits for any more.
 const GIVE_UP: Duration = Duration::from_secs(2);
@@ -38,7 +38,7 @@ pub(crate) fn run(home: Option<&Path>, command: &Plane) -> anyhow::Result<Exit> 
 }
 
 fn start(home: Option<&Path>, arguments: &PlaneStart) -> anyhow::Result<Exit> {
-    log_to_stderr(&arguments.log).map_err(Misuse::of)?;
+    logs::begin(&arguments.logging, "info")?;
     let opened = open(home, |settings| limit(settings, arguments))?;
     let address = address(arguments, opened.service.settings()).map_err(Misuse::of)?;
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
@@ -107,7 +107,8 @@ impl Serving<'_> {
             let routes = match doors {
                 Some(doors) => {
                     tokio::spawn(hang_up(Arc::clone(&doors.mcp), shutdown.clone()));
-                    doors.mcp.in_front_of(in_front_of(routes, &doors.hall))
+                    let all = doors.mcp.in_front_of(in_front_of(routes, &doors.hall));
+                    observed(all, Arc::clone(service))
                 }
                 None => routes,
             };
@@ -264,18 +265,4 @@ fn stop_on_signals(service: &Shared) -> anyhow::Result<watch::Receiver<bool>> {
         })
         .context("no thread for signals")?;
     Ok(stopped)
-}
-
-pub(crate) fn log_to_stderr(level: &str) -> anyhow::Result<()> {
-    let level: tracing_subscriber::filter::LevelFilter = level.parse().map_err(|_| {
-        anyhow!("--log {level}: the level is error, warn, info, debug, trace or off")
-    })?;
-    let subscriber = tracing_subscriber::fmt()
-        .json()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .finish();
-    // A second subscriber in one process keeps the first.
-    let _ = tracing::subscriber::set_global_default(subscriber);
-    Ok(())
 }

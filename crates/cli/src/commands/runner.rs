@@ -37,7 +37,7 @@ pub(crate) fn run(plane: &PlaneArguments, command: Runner) -> anyhow::Result<Exi
 }
 
 fn start(plane: &PlaneArguments, arguments: &RunnerStart) -> anyhow::Result<Exit> {
-    logs::begin();
+    logs::begin(&arguments.logging, "info")?;
     let drain = Drain::default();
     drain_on_signals(&drain)?;
     let tally = work(plane, arguments, &drain)?;

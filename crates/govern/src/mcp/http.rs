@@ -27,7 +27,8 @@ use rmcp::transport::streamable_http_server::{
 };
 use tokio::runtime::{Handle, Runtime};
 use warrant_plane::http::{BodyBounds, BodySpace, buffer_json};
-use warrant_protocol::Digest;
+use warrant_plane::request_context::{note_cause, note_principal, note_route};
+use warrant_protocol::{Digest, error_chain};
 
 use super::uses::{HeldBy as _, InUse, Uses};
 use super::{LAST_RECEIPTS, Server};
@@ -139,10 +140,12 @@ async fn serve(State(house): State<Arc<House>>, mut request: Request) -> Respons
     let Some(token) = bearer(request.headers()) else { return unauthorized() };
     // The token goes no further than this.
     request.headers_mut().remove(AUTHORIZATION);
+    note_route("/mcp");
     let room = match house.room(token).await {
         Ok(Some(room)) => room,
         Ok(None) => return unauthorized(),
-        Err(()) => {
+        Err(cause) => {
+            note_cause(&error_chain(&*cause));
             let text = "the workspace of this token cannot be opened; nothing runs";
             return refusal(StatusCode::SERVICE_UNAVAILABLE, text);
         }
@@ -221,13 +224,17 @@ impl Room {
     }
 }
 
+/// Why the workspace of a token cannot be used.
+type RoomError = Box<dyn std::error::Error + Send + Sync>;
+
 impl House {
     /// Returns the room of a token, opened if it is the first call; nothing for a token that is
     /// not good now.
-    async fn room(self: &Arc<Self>, token: String) -> Result<Option<Arc<Room>>, ()> {
+    async fn room(self: &Arc<Self>, token: String) -> Result<Option<Arc<Room>>, RoomError> {
         let house = Arc::clone(self);
         let admitted = self.workers.spawn_blocking(move || house.tokens.admit_mcp(&token)).await;
-        let Some(holder) = admitted.map_err(|_| ())? else { return Ok(None) };
+        let Some(holder) = admitted? else { return Ok(None) };
+        note_principal(&holder.principal.label());
         let mut rooms = self.rooms.lock().await;
         if let Some(room) = rooms.get(&holder.token) {
             return Ok(Some(Arc::clone(room)));
@@ -235,12 +242,12 @@ impl House {
         let digest = holder.token;
         let house = Arc::clone(self);
         let opened = self.workers.spawn_blocking(move || house.open_room(holder)).await;
-        let room = Arc::new(opened.map_err(|_| ())??);
+        let room = Arc::new(opened??);
         rooms.insert(digest, Arc::clone(&room));
         Ok(Some(room))
     }
 
-    fn open_room(&self, holder: McpHolder) -> Result<Room, ()> {
+    fn open_room(&self, holder: McpHolder) -> Result<Room, RoomError> {
         let name = format!("mcp:{}", holder.token);
         let bench = Workbench::open(WorkbenchOptions {
             home: self.home.clone(),
@@ -249,7 +256,7 @@ impl House {
             away: Away::plain(),
             principal: holder.principal,
         });
-        let bench = bench.map_err(|_| ())?;
+        let bench = bench?;
         // One server for all conversations of a token: it is one client, whatever it calls them,
         // and newer clients have none.
         let server = Server::new(Arc::new(bench), self.workers.clone());

@@ -140,7 +140,7 @@ fn repositories() -> Router<Desk> {
 
 /// Returns who calls, or the answer that the token is not good.
 fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
-    let holder = reply::bearer(headers).and_then(|token| hall.keeper.admit(token));
+    let holder = reply::bearer(headers).and_then(|token| hall.admit(token));
     holder.ok_or_else(|| fault(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "Invalid credentials"))
 }
 

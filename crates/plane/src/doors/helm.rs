@@ -39,6 +39,7 @@ use crate::doors::{
     AtEnd, DoorName, FileAnswer, FileCall, FileFault, Hall, Reach, Sandbox, Verdict, Wanted,
     Workshop, WorkshopError,
 };
+use crate::request_context::note_cause;
 
 /// Where a sandbox's home is.
 const HOME: &str = "/home/daytona";
@@ -101,7 +102,7 @@ extractor! {
 }
 
 fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
-    let holder = reply::bearer(headers).and_then(|token| hall.keeper.admit(token));
+    let holder = reply::bearer(headers).and_then(|token| hall.admit(token));
     holder.ok_or_else(|| {
         let text = "the token is missing or not good here";
         let reason = ("DENY_TRUST_KEY_REVOKED", text);
@@ -143,6 +144,9 @@ fn set(response: &mut Response, name: &'static str, value: &str) {
 
 /// Returns the error of a refusal.
 fn error(refusal: &WorkshopError) -> Response {
+    if let WorkshopError::Failed(cause) = refusal {
+        note_cause(cause.as_str());
+    }
     let message = refusal.to_string();
     let (status, kind, reason) = match refusal {
         WorkshopError::NoSandbox => (StatusCode::NOT_FOUND, "not_found", "DENY_TOOL_NOT_FOUND"),

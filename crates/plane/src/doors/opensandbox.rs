@@ -130,7 +130,7 @@ fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
     let Some(key) = reply::header(headers, "open-sandbox-api-key") else {
         return Err(fault(StatusCode::UNAUTHORIZED, "MISSING_API_KEY", "the API key is missing"));
     };
-    hall.keeper.admit(key).ok_or_else(|| {
+    hall.admit(key).ok_or_else(|| {
         fault(StatusCode::UNAUTHORIZED, "INVALID_API_KEY", "the API key is not good here")
     })
 }

@@ -11,6 +11,7 @@ use warrant_protocol::RunId;
 
 use crate::doors::WorkshopError;
 use crate::http::json_scan::count_values;
+use crate::request_context::note_cause;
 
 /// The header that names the run whose receipt speaks of a call.
 pub(crate) const RECEIPT_HEADER: HeaderName = HeaderName::from_static("x-receipt-id");
@@ -101,6 +102,10 @@ pub(crate) fn told(error: &WorkshopError) -> String {
         WorkshopError::Denied { .. } => format!("DENY_POLICY_VIOLATION: {error}"),
         WorkshopError::Waiting { .. } => format!("DENY_APPROVAL_REQUIRED: {error}"),
         WorkshopError::Refused { .. } => format!("DENY_SANDBOX_TRAP: {error}"),
+        WorkshopError::Failed(cause) => {
+            note_cause(cause.as_str());
+            error.to_string()
+        }
         other => other.to_string(),
     }
 }

@@ -21,6 +21,7 @@ use crate::archive::ArchiveError;
 use crate::embedded::EmbeddedError;
 use crate::files;
 use crate::reception::SubmitError;
+use crate::request_context::note_cause;
 use crate::secrets::SecretsError;
 use crate::store::{DamagedBlob, StoreError};
 
@@ -206,13 +207,13 @@ impl HttpError {
 
     /// Something of ours broke; what exactly is logged.
     pub(crate) fn internal(cause: &dyn std::error::Error) -> Self {
-        tracing::error!(error = %error_chain(cause), "a request failed inside");
+        note_cause(&error_chain(cause));
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal server error")
     }
 
     /// Work of ours was cut short.
-    pub(crate) fn interrupted() -> Self {
-        tracing::error!("a request was cut short inside");
+    pub(crate) fn interrupted(cause: &dyn std::error::Error) -> Self {
+        note_cause(&format!("cut short inside: {}", error_chain(cause)));
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal server error")
     }
 }

@@ -75,7 +75,7 @@ pub(super) async fn enroll(State(service): State<Shared>, request: Request) -> A
             enrolled_at: random::now()?,
             revoked_at: None,
         };
-        let runner_id = row.id.parse().map_err(|_| HttpError::interrupted())?;
+        let runner_id = row.id.parse().map_err(|error| HttpError::internal(&error))?;
         let store = service.plane.store();
         let is_reusable = service
             .registry
@@ -171,7 +171,7 @@ async fn take_next(service: &Shared, seeker: Arc<Seeker>) -> Result<Option<Strin
             service.put_back(&run);
         }
     });
-    let taken = told.await.map_err(|_| HttpError::interrupted())??;
+    let taken = told.await.map_err(|error| HttpError::interrupted(&error))??;
     Ok(taken.map(|taken| taken.text))
 }
 

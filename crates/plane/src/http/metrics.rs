@@ -31,6 +31,17 @@ impl Metrics {
         }
     }
 
+    /// Counts an answer by the class of its status.
+    pub(crate) fn count_status(&self, status: u16) {
+        self.count(match status {
+            ..200 => "requests.1xx",
+            200..300 => "requests.2xx",
+            300..400 => "requests.3xx",
+            400..500 => "requests.4xx",
+            500.. => "requests.5xx",
+        });
+    }
+
     /// Returns every counter that moved, sorted.
     pub(crate) fn all(&self) -> BTreeMap<String, u64> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()

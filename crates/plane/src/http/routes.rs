@@ -1,20 +1,18 @@
 //! Every route, in one list, and what is done around all of them.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::Router;
-use axum::extract::{MatchedPath, Request};
+use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{delete, get, post, put};
-use hyper::header::{CACHE_CONTROL, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{CACHE_CONTROL, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 
 use super::service::Shared;
 use super::{blobs, fleet, house, no_route, openapi, people, runs, watch};
-use crate::{page, random};
-
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+use crate::page;
+use crate::request_context::observe;
 
 /// One route, as the description of the API tells it.
 #[derive(Debug, Clone, Copy)]
@@ -129,47 +127,34 @@ pub fn router_with(service: Shared, doors: Router) -> Router {
     let is_tls = service.settings().plane_url.starts_with("https:");
     let transport = if is_tls { page::Transport::Tls } else { page::Transport::Plain };
     let own = own().with_state(Arc::clone(&service));
+    let observing = Arc::clone(&service);
     own.clone()
         .merge(page::routes(own, service, transport))
         .merge(doors)
         .method_not_allowed_fallback(refuse)
         .fallback(refuse)
-        .layer(middleware::from_fn(around))
+        .layer(middleware::from_fn_with_state(observing, around))
 }
 
 async fn refuse(request: Request) -> Response {
     no_route(&request).into_response()
 }
 
-/// Gives every request an id, logs it once, and says how answers may be used.
-async fn around(request: Request, next: Next) -> Response {
-    let began = Instant::now();
-    let id = request_id(&request);
-    let method = request.method().clone();
-    let route = request.extensions().get::<MatchedPath>().cloned();
-    let mut response = next.run(request).await;
-    let status = response.status().as_u16();
-    let route = route.as_ref().map_or("(none)", MatchedPath::as_str);
-    let duration_ms = began.elapsed().as_millis() as u64;
-    tracing::info!(request.id = %id, %method, route, status, duration_ms, "{method} {route} {status}");
+/// Has every request observed and counted, and says how answers may be used.
+async fn around(State(service): State<Shared>, request: Request, next: Next) -> Response {
+    let mut response = observe(request, next, |status| service.metrics.count_status(status)).await;
     let headers = response.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(&id) {
-        headers.insert(REQUEST_ID, id);
-    }
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
-/// The caller's own id for a request when it is a plain word, else a fresh one.
-fn request_id(request: &Request) -> String {
-    let given = request.headers().get(REQUEST_ID).and_then(|value| value.to_str().ok());
-    let is_plain = |text: &&str| {
-        (1..=64).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-    };
-    match given.filter(is_plain) {
-        Some(given) => given.to_owned(),
-        None => random::hex().unwrap_or_default(),
-    }
+/// Returns routes that may hold other APIs in front of the plane's, with every request observed:
+/// it gets an id, one line in the log, and counts by its status.
+pub fn observed(routes: Router, service: Shared) -> Router {
+    Router::new().fallback_service(routes).layer(middleware::from_fn_with_state(service, outside))
+}
+
+async fn outside(State(service): State<Shared>, request: Request, next: Next) -> Response {
+    observe(request, next, |status| service.metrics.count_status(status)).await
 }

@@ -38,6 +38,7 @@ use crate::notary::Judgment;
 use crate::page::Tickets;
 use crate::policy_holder::{PolicyHolder, PolicyInForce};
 use crate::random;
+use crate::request_context::{carried, note_principal};
 use crate::store::{BLOB_GRACE_MS, PrincipalRow, RunRow, StoreError, Swept};
 
 /// How often the plane looks for leases that ran out and for what others queued.
@@ -251,6 +252,7 @@ impl PlaneService {
     ) -> Result<Arc<Principal>, HttpError> {
         let principal = bearer(headers).and_then(|token| self.registry.principal(token));
         let Some(principal) = principal else { return Err(self.stranger(peer)) };
+        note_principal(&principal.id);
         if !principal.may(wanted) {
             return Err(HttpError::lacks_role());
         }
@@ -282,6 +284,7 @@ impl PlaneService {
                 claim
             }
         };
+        note_principal(claim.runner_id.as_str());
         let runner = self.registry.runner(&claim.runner_id);
         let runner = runner.ok_or(InvalidClaim::RunnerMismatch)?;
         if runner.is_revoked {

@@ -31,7 +31,7 @@ const ALL_TRAFFIC: [&str; 3] = ["0.0.0.0/0", "::/0", "*"];
 /// Returns who calls, or the answer that the token is not good.
 fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
     let token = reply::header(headers, "x-api-key").or_else(|| reply::bearer(headers));
-    token.and_then(|token| hall.keeper.admit(token)).ok_or_else(|| {
+    token.and_then(|token| hall.admit(token)).ok_or_else(|| {
         api_fault(StatusCode::UNAUTHORIZED, "the API key is missing or not good here")
     })
 }
