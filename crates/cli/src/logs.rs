@@ -8,6 +8,7 @@ use std::io;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::exit::Misuse;
 
@@ -32,13 +33,22 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// Reads a filter. A lone word must be a level: the library would take a misspelled one for the name
+/// of a part and log nothing.
+fn parse_filter(text: &str) -> anyhow::Result<EnvFilter> {
+    for word in text.split(',').filter(|word| !word.contains('=')) {
+        word.trim().parse::<LevelFilter>().with_context(|| format!("`{word}` is no level"))?;
+    }
+    Ok(EnvFilter::try_new(text)?)
+}
+
 /// Starts logging, as the arguments say; `default` is how much without any.
 pub(crate) fn begin(arguments: &LogArguments, default: &str) -> anyhow::Result<()> {
     let filter = arguments.log.as_deref().filter(|filter| !filter.is_empty()).unwrap_or(default);
-    let parsed = EnvFilter::try_new(filter).with_context(|| {
+    let filter = parse_filter(filter).with_context(|| {
         format!("--log {filter}: write error, warn, info, debug, off, or warn,warrant_plane=debug")
     });
-    let filter = parsed.map_err(Misuse::of)?;
+    let filter = filter.map_err(Misuse::of)?;
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false);
     // Somebody who logs already goes on.

@@ -137,10 +137,12 @@ fn what_fails_inside_is_logged_with_its_cause_and_not_told() {
         let _ = fs::remove_dir_all(data.join(name));
         fs::write(data.join(name), "").unwrap();
     }
-    let body = r#"{"templateID":"base","timeout":60}"#;
-    for (line, header) in [
-        ("POST /sandboxes", ("x-api-key", plane.sdk.as_str())),
-        ("POST /v1/blobs", ("authorization", admin.as_str())),
+    // Small blobs are rows of the store.
+    let blob = "x".repeat(100_000);
+    let wanted = r#"{"templateID":"base","timeout":60}"#;
+    for (line, header, body) in [
+        ("POST /sandboxes", ("x-api-key", plane.sdk.as_str()), wanted),
+        ("POST /v1/blobs", ("authorization", admin.as_str()), blob.as_str()),
     ] {
         let (status, id, text) = plane.send(line, header, body);
         assert_eq!(status, 500, "{line}: {text}");
@@ -164,7 +166,9 @@ fn plane_runner_and_dev_take_one_log_setting() {
         &["runner", "start", "--plane", "http://127.0.0.1:1"],
     ];
     for words in commands {
-        for more in [&["--log", "warrant_plane=noisy"][..], &["--log-format", "xml"]] {
+        for more in
+            [&["--log", "warrant_plane=noisy"][..], &["--log", "loud"], &["--log-format", "xml"]]
+        {
             let refused = machine.run(&[words, more].concat());
             let text = stderr(&refused);
             assert_eq!(refused.status.code(), Some(2), "{words:?} {more:?}: {text}");
