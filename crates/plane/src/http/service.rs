@@ -215,8 +215,7 @@ impl PlaneService {
         if self.plane.policy_hash() != hash {
             tracing::info!(policy.hash = %hash, "another policy is in force");
             self.plane.set_policy_hash(hash);
-            let most =
-                policy.and_then(|policy| policy.document().body().runners.max_false_claims);
+            let most = policy.and_then(|policy| policy.document().body().runners.max_false_claims);
             self.plane.set_most_false_claims(most.unwrap_or(DEFAULT_MAX_FALSE_CLAIMS));
         }
         in_force
