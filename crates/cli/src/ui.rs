@@ -103,74 +103,6 @@ pub(crate) fn printable(text: &str) -> String {
         .collect()
 }
 
-/// Makes what a program wrote safe for a terminal, piece by piece; for a file or a pipe it stays as
-/// it is.
-#[derive(Debug)]
-pub(crate) struct TerminalText {
-    is_terminal: bool,
-    /// The beginning of a character whose end has not come yet.
-    begun: Vec<u8>,
-}
-
-impl TerminalText {
-    /// Returns one for what stdout is.
-    pub(crate) fn for_stdout() -> Self {
-        Self { is_terminal: io::stdout().is_terminal(), begun: Vec::new() }
-    }
-
-    /// Returns what to write for the next piece.
-    ///
-    /// SECURITY: what a program prints must not drive the terminal of whoever watches.
-    pub(crate) fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
-        if !self.is_terminal {
-            return bytes.to_vec();
-        }
-        self.begun.extend_from_slice(bytes);
-        let mut shown = String::new();
-        let mut rest = Vec::new();
-        for chunk in self.begun.utf8_chunks() {
-            shown.extend(chunk.valid().chars().filter(is_harmless));
-            let invalid = chunk.invalid();
-            // At the very end it may be the beginning of a character.
-            if !invalid.is_empty() {
-                rest = invalid.to_vec();
-                shown.push(char::REPLACEMENT_CHARACTER);
-            } else {
-                rest.clear();
-            }
-        }
-        let may_go_on = self.begun.ends_with(&rest) && is_begun_character(&rest);
-        if may_go_on {
-            shown.pop();
-            self.begun = rest;
-        } else {
-            self.begun.clear();
-        }
-        shown.into_bytes()
-    }
-
-    /// Returns what is left at the end.
-    pub(crate) fn finish(&mut self) -> Vec<u8> {
-        let is_open = !std::mem::take(&mut self.begun).is_empty();
-        if is_open { char::REPLACEMENT_CHARACTER.to_string().into_bytes() } else { Vec::new() }
-    }
-}
-
-/// Returns whether these bytes could be the beginning of one character.
-fn is_begun_character(bytes: &[u8]) -> bool {
-    match std::str::from_utf8(bytes) {
-        Ok(_) => false,
-        Err(error) => error.valid_up_to() == 0 && error.error_len().is_none(),
-    }
-}
-
-/// Returns whether a character only shows itself: it moves no cursor and reverses no text.
-fn is_harmless(c: &char) -> bool {
-    let reorders =
-        matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    matches!(c, '\n' | '\t') || !(c.is_control() || reorders)
-}
-
 /// What a word on a terminal wants to say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
@@ -198,29 +130,4 @@ pub(crate) fn paint(text: &str, tone: Tone, on_terminal: bool) -> String {
         Tone::Quiet => "2",
     };
     format!("\x1b[{code}m{text}\x1b[0m")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check(pieces: &[&[u8]], expected: &str) {
-        let mut text = TerminalText { is_terminal: true, begun: Vec::new() };
-        let mut shown: Vec<u8> = pieces.iter().flat_map(|piece| text.push(piece)).collect();
-        shown.extend(text.finish());
-        assert_eq!(String::from_utf8(shown).unwrap(), expected);
-    }
-
-    #[test]
-    fn a_terminal_sees_characters_whole_and_nothing_that_drives_it() {
-        check(&[b"plain\n\ttext\n"], "plain\n\ttext\n");
-        check(&["gr\u{fc}n".as_bytes()], "gr\u{fc}n");
-        check(&[b"gr\xc3", b"\xbcn"], "gr\u{fc}n");
-        check(&[b"\xf0\x9f", b"\x98", b"\x80!"], "\u{1f600}!");
-        check(&[b"a\xff", b"b"], "a\u{fffd}b");
-        check(&[b"cut \xe2\x82"], "cut \u{fffd}");
-        check(&[b"\x1b[2Jgone\x07"], "[2Jgone");
-        check(&["a\u{202e}b".as_bytes()], "ab");
-    }
 }

@@ -9,13 +9,14 @@
 //! Live pieces may be late, lost or missing; the log of the run is whole and its digest is on the
 //! chain. So nothing is lost whatever happens on the way, and nothing is printed twice.
 
-use std::io;
+use std::io::{self, IsTerminal as _, Write};
 use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest as _, Sha256};
 use warrant_protocol::Digest;
 
-use crate::ui::{self, TerminalText};
+use crate::terminal::SafeText;
+use crate::ui;
 
 /// What to do when a live piece does not begin where the last one ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +42,8 @@ struct Printed {
     hash: Option<Sha256>,
     is_waiting: bool,
     is_over: bool,
-    text: TerminalText,
+    /// What a terminal is written through.
+    safe: Option<SafeText<ProgramStdout>>,
 }
 
 impl OutputPrinter {
@@ -52,7 +54,7 @@ impl OutputPrinter {
             hash: Some(Sha256::new()),
             is_waiting: false,
             is_over: false,
-            text: TerminalText::for_stdout(),
+            safe: io::stdout().is_terminal().then(|| SafeText::new(ProgramStdout)),
         };
         Self { state: Mutex::new(state), on_gap, remedy }
     }
@@ -129,12 +131,28 @@ impl Printed {
         if let Some(hash) = &mut self.hash {
             hash.update(bytes);
         }
-        let shown = self.text.push(bytes);
-        ui::note_loss(ui::pass_stdout(&shown));
+        ui::note_loss(match &mut self.safe {
+            Some(safe) => safe.write_all(bytes),
+            None => ui::pass_stdout(bytes),
+        });
     }
 
     fn finish(&mut self) {
-        let shown = self.text.finish();
-        ui::note_loss(ui::pass_stdout(&shown));
+        if let Some(safe) = self.safe.take() {
+            ui::note_loss(safe.finish());
+        }
+    }
+}
+
+/// Our stdout, as the place for what a program printed.
+struct ProgramStdout;
+
+impl Write for ProgramStdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        ui::pass_stdout(bytes).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
