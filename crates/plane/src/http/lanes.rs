@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::HttpError;
 use super::service::{PlaneService, Shared};
+use crate::request_context::carried;
 
 const LEASES: usize = 16;
 const REQUESTS: usize = 12;
@@ -88,10 +89,10 @@ pub(crate) async fn in_lane<T: Send + 'static>(
 ) -> Result<T, HttpError> {
     let permit = service.lanes.enter(lane).await;
     let service = Arc::clone(service);
-    let done = tokio::task::spawn_blocking(move || {
+    let done = tokio::task::spawn_blocking(carried(move || {
         let _permit = permit;
         work(&service)
-    });
+    }));
     let done = done.await;
-    done.unwrap_or_else(|_| Err(HttpError::interrupted()))
+    done.unwrap_or_else(|error| Err(HttpError::interrupted(&error)))
 }

@@ -38,7 +38,7 @@ use crate::notary::Judgment;
 use crate::page::Tickets;
 use crate::policy_holder::{PolicyHolder, PolicyInForce};
 use crate::random;
-use crate::request_context::{carried, note_principal};
+use crate::request_context::note_principal;
 use crate::store::{BLOB_GRACE_MS, PrincipalRow, RunRow, StoreError, Swept};
 
 /// How often the plane looks for leases that ran out and for what others queued.
