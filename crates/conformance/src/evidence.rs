@@ -236,7 +236,7 @@ fn events(facts: &Facts, contract: &Contract, sealer: &Sealer) -> Result<Vec<Eve
             evidence_accepted: evidence.collect(),
         },
         Event::PreimageBound { preimage: facts.preimage.clone() },
-        Event::RunStarted { epoch: 1, lamport: None },
+        Event::RunStarted { epoch: 1, lamport: None, start_id: None },
     ];
     if let Some(code) = facts.outcome.wire_exit_code() {
         let exit_code = i64::from(code);

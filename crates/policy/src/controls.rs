@@ -5,11 +5,13 @@
 //! absent member means is said beside it, and it is never more than the reference allows.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 use warrant_protocol::request::{Disclosure, EgressRule, WorkspaceMode};
+use warrant_protocol::wire::DisconnectRule;
 use warrant_protocol::{Evidence, Isolation, LimitKind, Limits};
 
 use crate::paths;
@@ -41,6 +43,53 @@ pub struct Controls {
     pub gate: Option<GateControls>,
     /// Who approves what. Absent: nobody but the document's own consent rules.
     pub approvals: Option<Vec<ApprovalRule>>,
+    /// What a runner does with a started run while its plane does not answer: `"stop"`, or
+    /// `{"max": "10m"}`. Absent: it goes on for ten minutes.
+    pub disconnect: Option<DisconnectControls>,
+}
+
+/// What a runner does with a started run while its plane does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+pub struct DisconnectControls(pub DisconnectRule);
+
+/// The longest time for disconnection: a day.
+const LONGEST_DISCONNECT_S: u64 = 86_400;
+
+impl TryFrom<Value> for DisconnectControls {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "disconnect is {value}; write \"stop\", or {{\"max\": \"10m\"}} with seconds (s), \
+                 minutes (m) or hours (h), at most 24h"
+            )
+        };
+        let rule = match &value {
+            Value::String(word) if word == "stop" => DisconnectRule::Stop,
+            Value::Object(members) if members.len() == 1 => {
+                let max = members.get("max").and_then(Value::as_str).ok_or_else(wrong)?;
+                DisconnectRule::ContinueFor(duration(max).ok_or_else(wrong)?)
+            }
+            _ => return Err(wrong()),
+        };
+        Ok(Self(rule))
+    }
+}
+
+/// Reads a time like `90s`, `10m` or `2h`.
+fn duration(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return None,
+    };
+    let is_plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let total = number.parse::<u64>().ok().filter(|_| is_plain)?.checked_mul(seconds)?;
+    (1..=LONGEST_DISCONNECT_S).contains(&total).then(|| Duration::from_secs(total))
 }
 
 /// Tiers and what they must hold.
@@ -190,7 +239,14 @@ impl Controls {
             disclosure: None,
             gate: None,
             approvals: None,
+            disconnect: None,
         }
+    }
+
+    /// Returns what a runner does with a started run while its plane does not answer.
+    #[must_use]
+    pub fn disconnect_rule(&self) -> DisconnectRule {
+        self.disconnect.map_or(DisconnectRule::DEFAULT, |controls| controls.0)
     }
 
     /// Reads the member of a policy document.

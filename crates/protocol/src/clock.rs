@@ -11,6 +11,7 @@
 //! machine and a debugger: it does not.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::Timestamp;
@@ -98,6 +99,42 @@ impl AwakeTime {
     #[must_use]
     pub const fn elapsed(&self) -> Duration {
         self.awake
+    }
+}
+
+/// Clocks that stand still until somebody moves them, for tests and simulations.
+#[derive(Debug)]
+pub struct SteppedTime {
+    now: Mutex<(Moment, Timestamp)>,
+}
+
+impl SteppedTime {
+    /// Returns clocks that show this date.
+    #[must_use]
+    pub const fn at(date: Timestamp) -> Self {
+        Self { now: Mutex::new((Moment::ORIGIN, date)) }
+    }
+
+    /// Lets time pass, on both clocks.
+    pub fn advance(&self, by: Duration) {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        now.0 = now.0.plus(by);
+        now.1 = now.1.plus_ms(u64::try_from(by.as_millis()).unwrap_or(u64::MAX));
+    }
+
+    /// Sets the wall clock and nothing else, as people and time servers do.
+    pub fn set_date(&self, date: Timestamp) {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).1 = date;
+    }
+}
+
+impl TimeSource for SteppedTime {
+    fn moment(&self) -> Moment {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn date(&self) -> Timestamp {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).1
     }
 }
 

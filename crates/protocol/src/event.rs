@@ -8,7 +8,7 @@
 //!
 //! | plane | runner |
 //! |---|---|
-//! | `run.created`, `decision.made`, `policy.evaluated`, `consent.*`, `approval.*`, `run.claimed`, `run.started`, `secret.released`, `run.stopping`, `run.requeued`, `run.lost`, `contract.expired` | `workspace.materialized`, `preflight.checked`, `posture.refused`, `gap.*`, `grant.added`, `preimage.bound`, `network.connected`, `network.folded`, `model.called`, `command.executed`, `operation.performed`, `posture.observed`, `output.recorded`, `file.changed`, `export.judged`, `capture.recorded`, `artifact.created`, `boundary.crossed`, `chain.limited`, `outcome.recorded` |
+//! | `run.created`, `decision.made`, `policy.evaluated`, `consent.*`, `approval.*`, `run.claimed`, `run.started`, `secret.released`, `run.stopping`, `run.requeued`, `run.lost`, `contract.expired` | `workspace.materialized`, `preflight.checked`, `posture.refused`, `gap.*`, `grant.added`, `preimage.bound`, `network.connected`, `network.folded`, `model.called`, `command.executed`, `operation.performed`, `posture.observed`, `output.recorded`, `file.changed`, `export.judged`, `capture.recorded`, `artifact.created`, `boundary.crossed`, `run.disconnected`, `chain.limited`, `outcome.recorded` |
 //!
 //! The last event is `run.completed`, `run.failed` or `run.cancelled`, from whoever seals.
 
@@ -290,8 +290,11 @@ pub enum Event {
     /// It was stopped on request.
     #[serde(rename = "run.cancelled")]
     RunCancelled {
-        /// Who asked.
+        /// Who asked: a person, or the runner itself.
         actor: ActorRef,
+        /// Why, for people. Ours.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
 
     /// Both policy layers were asked (ours; beside `policy.evaluated`).
@@ -338,6 +341,10 @@ pub enum Event {
         /// The sandbox's Lamport clock at this start.
         #[serde(skip_serializing_if = "Option::is_none")]
         lamport: Option<u64>,
+        /// The runner's own name for this start, so that the same question again gets the same
+        /// answer.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        start_id: Option<String>,
     },
     /// The boundary was tried before anything ran (ours).
     #[serde(rename = "preflight.checked")]
@@ -482,6 +489,17 @@ pub enum Event {
     RunStopping {
         /// Who asked.
         actor: ActorRef,
+        /// Why, for people.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// The runner did not hear its plane for longer than its lease, and the run went on (ours).
+    #[serde(rename = "run.disconnected")]
+    RunDisconnected {
+        /// From when, by the runner's date.
+        since: Timestamp,
+        /// For how long the runner listened and heard nothing.
+        duration_ms: u64,
     },
     /// A lease ended before the run started, and the run went back to the queue (ours).
     #[serde(rename = "run.requeued")]

@@ -107,6 +107,7 @@ pub(crate) fn fold_with(
         capture: None,
         export: None,
         network_folded: None,
+        disconnected_ms: None,
     };
     chain.events().iter().for_each(|event| fold_shared(&mut body, event));
     if is_ours(chain) {
@@ -197,6 +198,10 @@ fn fold_ours(body: &mut ReceiptBody, contract: &Contract, event: &Event) {
             });
         }
         Event::RunStarted { lamport, .. } => body.lamport = *lamport,
+        Event::RunDisconnected { duration_ms, .. } => {
+            let before = body.disconnected_ms.unwrap_or(0);
+            body.disconnected_ms = Some(before.saturating_add(*duration_ms));
+        }
         Event::PreflightChecked { evidence_accepted, .. } => {
             body.evidence_accepted = Some(evidence_accepted.clone());
             fold_boundary(body, contract, event);

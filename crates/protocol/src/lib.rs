@@ -55,7 +55,7 @@ pub use bundle::Bundle;
 pub use canonical::{canonicalize, hash_canonical};
 pub use chain::{Chain, ChainedEvent};
 pub use claim::Claim;
-pub use clock::{AwakeTime, Moment, TimeSource};
+pub use clock::{AwakeTime, Moment, SteppedTime, TimeSource};
 pub use contract::{Contract, ContractBody};
 pub use decision::{Decision, DecisionSummary};
 pub use digest::Digest;

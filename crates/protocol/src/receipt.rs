@@ -260,6 +260,9 @@ pub struct ReceiptBody {
     /// Blocked destinations that are in an artifact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_folded: Option<FoldedDestinations>,
+    /// For how long the runner did not hear its plane while the run went on, all in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disconnected_ms: Option<u64>,
 }
 
 impl SignedBody for ReceiptBody {

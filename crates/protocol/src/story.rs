@@ -6,7 +6,7 @@ mod summary;
 use serde::{Deserialize, Serialize};
 
 pub use self::summary::{EventSummary, Tone, outcome_words, summarize};
-use self::summary::{decision_word, direction, one_line, short};
+use self::summary::{decision_word, direction, one_line, short, with_reason};
 use crate::event::Event;
 use crate::observation::CaptureExtent;
 use crate::verify::VerifiedBundle;
@@ -229,6 +229,14 @@ fn what_saw_it(bundle: &VerifiedBundle) -> Vec<String> {
     }
     if let Some(outcome) = &receipt.outcome {
         lines.push(format!("outcome {}", outcome_words(outcome)));
+    }
+    for event in bundle.chain().events() {
+        if let Event::RunCancelled { actor, reason } = event.event() {
+            lines.push(format!("cancelled by {}", with_reason(actor, reason.as_deref())));
+        }
+    }
+    if let Some(ms) = receipt.disconnected_ms {
+        lines.push(format!("the plane was not reachable for {} s", ms.div_ceil(1000)));
     }
     lines
 }

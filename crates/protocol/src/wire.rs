@@ -74,6 +74,10 @@ pub struct Enroll {
     pub public_key_pem: String,
     /// Where it will work.
     pub pool: PoolName,
+    /// A signature by the runner's key over [`Enroll::proof_text`], which makes the same
+    /// enrollment again the same runner. Ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proof: Option<String>,
 }
 
 /// `POST /v1/claims`.
@@ -90,9 +94,13 @@ pub struct ClaimRun {
     /// What this runner can do, so that it is given nothing else. Ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abilities: Option<RunnerAbilities>,
-    /// How long to wait for work, in milliseconds; the plane waits 30 s at most. Ours.
+    /// How long to wait for work, in milliseconds; the plane waits 15 s at most. Ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
+    /// Which process of the runner this is; a later one has a higher number, and what an earlier
+    /// one held is given up. Ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
 }
 
 /// The value of a released secret. It does not show in debug output.
@@ -152,6 +160,9 @@ pub struct StartRun {
     /// What the runner recorded so far and has not told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<ChainedEvent>,
+    /// Names this start, so that the same question again gets the same answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_id: Option<String>,
 }
 
 /// The answer to a start: it is recorded, and here are the secrets.
@@ -305,6 +316,9 @@ body!(Enroll, checker, body => {
     text(checker, body, ("enrollToken", 4096));
     text(checker, body, ("publicKeyPem", 8192));
     checker.name::<PoolName>(&At::ROOT.name("pool"), body.get("pool"), 1..=128);
+    if let Some(proof) = body.get("proof") {
+        checker.text(&At::ROOT.name("proof"), Some(proof), 1..=128);
+    }
 });
 body!(ClaimRun, checker, body => {
     text(checker, body, ("runnerToken", 4096));
@@ -316,10 +330,16 @@ body!(ClaimRun, checker, body => {
         fleet::check_abilities(checker, abilities);
     }
     optional_wait(checker, body);
+    if let Some(generation) = body.get("generation") {
+        checker.integer(&At::ROOT.name("generation"), Some(generation), 0);
+    }
 });
 body!(StartRun, checker, body => {
     text(checker, body, ("claimToken", 8192));
     optional_events(checker, body);
+    if let Some(start_id) = body.get("startId") {
+        checker.text(&At::ROOT.name("startId"), Some(start_id), 1..=128);
+    }
 });
 body!(RenewLease, checker, body => {
     text(checker, body, ("claimToken", 8192));

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Direction, Event, GapDecision, NetworkVerdict};
 use crate::observation::CaptureExtent;
-use crate::request::ContinuationTier;
+use crate::request::{ActorRef, ContinuationTier};
 use crate::{ChainedEvent, Decision, Digest, Outcome};
 
 /// How loud an event's line is.
@@ -79,7 +79,9 @@ pub fn summarize(event: &ChainedEvent) -> EventSummary {
         }
         Event::RunCompleted {} => (Tone::Ok, "completed".to_owned()),
         Event::RunFailed { message, .. } => (Tone::Error, message.clone()),
-        Event::RunCancelled { actor } => (Tone::Warn, actor.label()),
+        Event::RunCancelled { actor, reason } => {
+            (Tone::Warn, with_reason(actor, reason.as_deref()))
+        }
         ours => summarize_ours(ours),
     };
     let label = one_line(event.event_type());
@@ -147,7 +149,10 @@ fn summarize_ours(event: &Event) -> (Tone, String) {
             let list = short(*hash);
             (Tone::Warn, format!("{destinations} more blocked, {attempts} attempts, list {list}"))
         }
-        Event::RunStopping { actor } => (Tone::Warn, actor.label()),
+        Event::RunStopping { actor, reason } => (Tone::Warn, with_reason(actor, reason.as_deref())),
+        Event::RunDisconnected { duration_ms, .. } => {
+            (Tone::Warn, format!("plane not reachable for {} s", duration_ms.div_ceil(1000)))
+        }
         Event::RunRequeued { epoch } => (Tone::Warn, format!("lease {epoch} ended")),
         Event::RunLost { last_heard_at, .. } => {
             (Tone::Error, format!("last heard {last_heard_at}"))
@@ -157,6 +162,14 @@ fn summarize_ours(event: &Event) -> (Tone, String) {
         }
         Event::ContractExpired { expires_at } => (Tone::Error, format!("at {expires_at}")),
         _ => (Tone::Plain, String::new()),
+    }
+}
+
+/// Returns who stopped a run, and why if that is known.
+pub(super) fn with_reason(actor: &ActorRef, reason: Option<&str>) -> String {
+    match reason {
+        Some(reason) => format!("{}: {reason}", actor.label()),
+        None => actor.label(),
     }
 }
 

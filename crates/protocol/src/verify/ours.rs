@@ -55,7 +55,7 @@ const CONTRACT_MEMBERS: [&str; 30] = [
 ];
 
 /// Members of receipts that follow from the chain.
-const RECEIPT_MEMBERS: [&str; 33] = [
+const RECEIPT_MEMBERS: [&str; 34] = [
     "runId",
     "contractHash",
     "runner",
@@ -89,6 +89,7 @@ const RECEIPT_MEMBERS: [&str; 33] = [
     "capture",
     "export",
     "networkFolded",
+    "disconnectedMs",
 ];
 
 pub(super) fn check(parts: &Parts, trusted: &TrustedKeys, problems: &mut Vec<Problem>) {

@@ -19,11 +19,14 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::Enroll;
 use crate::validate::{At, Checker};
-use crate::{Digest, Isolation, RunnerId};
+use crate::{Digest, Isolation, PoolName, PublicKey, RunnerId};
 
 /// How long a lease lasts unless it is renewed. The runner counts it from when the answer to its
 /// claim arrived, and from when it sent a renewal.
@@ -61,9 +64,29 @@ impl DisconnectRule {
     }
 }
 
-/// How much longer a claim token is accepted than its lease, so that a late receipt is told
-/// precisely that it is late.
-pub const TOKEN_BEYOND_LEASE_MS: u64 = 3_600_000;
+/// How much longer a claim token is accepted than its lease: a week, so that neither a machine that
+/// slept nor a clock that was set makes it worthless. The number of the lease decides, not the date.
+pub const TOKEN_BEYOND_LEASE_MS: u64 = 7 * 24 * 3_600_000;
+
+impl Enroll {
+    /// Returns what the runner's key signs to show that the enrollment is its own.
+    #[must_use]
+    pub fn proof_text(enroll_token: &str, public_key_pem: &str, pool: &PoolName) -> String {
+        let token = Digest::of(enroll_token.as_bytes());
+        format!("warrant.enroll.v1\n{token}\n{pool}\n{public_key_pem}")
+    }
+
+    /// Returns whether the proof shows that the sender has the private key.
+    #[must_use]
+    pub fn is_proved(&self) -> bool {
+        let proof = self.proof.as_deref().and_then(|proof| STANDARD.decode(proof).ok());
+        let Some(proof) = proof else { return false };
+        let Ok(signature) = proof.as_slice().try_into() else { return false };
+        let Ok(key) = PublicKey::from_pem(&self.public_key_pem) else { return false };
+        let text = Self::proof_text(&self.enroll_token, &self.public_key_pem, &self.pool);
+        key.verify(text.as_bytes(), signature).is_ok()
+    }
+}
 
 /// The answer to an enrollment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -105,6 +105,9 @@ pub struct RunnerSummary {
     /// When it last asked for work. Ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_seen_at: Option<Timestamp>,
+    /// Whether it has not been heard for longer than a runner that works is ever silent. Ours.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unreachable: bool,
 }
 
 /// What would travel of a workspace.

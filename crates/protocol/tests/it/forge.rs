@@ -148,7 +148,7 @@ pub(crate) fn our_events() -> Vec<Event> {
             limits_observed: None,
             evidence_accepted: BTreeMap::from([("network".to_owned(), Evidence::Measured)]),
         },
-        Event::RunStarted { epoch: 1, lamport: Some(7) },
+        Event::RunStarted { epoch: 1, lamport: Some(7), start_id: None },
         Event::SecretReleased { name: "API_TOKEN".parse().unwrap(), scope: "e2e-test".into() },
         Event::GapFound { gap: "g1".into(), kind: kind("host"), detail: "example.com".into() },
         Event::GapDecided {
