@@ -156,7 +156,7 @@ impl EmbeddedPlane {
     /// # Errors
     /// [`ApproveError`] when the run does not wait or this person may not approve it.
     pub fn statement(&self, run: &RunId, actor: &ActorRef) -> Result<ApprovalBody, ApproveError> {
-        let now = random::now()?;
+        let now = self.now();
         if let Some(earlier) = self.earlier_approval(run, actor, now)? {
             return Ok(earlier.approval.body().clone());
         }
@@ -200,7 +200,7 @@ impl EmbeddedPlane {
         actor: &ActorRef,
     ) -> Result<Approved, ApproveError> {
         // The caller vouches for who this is, so what they approved before needs no other proof.
-        if let Some(earlier) = self.earlier_approval(run, actor, random::now()?)?
+        if let Some(earlier) = self.earlier_approval(run, actor, self.now())?
             && earlier.is_used
         {
             return Ok(Approved::Issued);
@@ -218,7 +218,7 @@ impl EmbeddedPlane {
     /// # Errors
     /// [`ApproveError`] when the run does not wait any more.
     pub fn refuse(&self, run: &RunId, actor: &ActorRef, reason: &str) -> Result<(), ApproveError> {
-        let now = random::now()?;
+        let now = self.now();
         if self.was_refused_by(run, actor, reason)? {
             return Ok(());
         }
@@ -240,13 +240,13 @@ impl EmbeddedPlane {
     /// # Errors
     /// [`ApproveError`] when it was started or is over.
     pub fn cancel(&self, run: &RunId, actor: &ActorRef) -> Result<(), ApproveError> {
-        let now = random::now()?;
+        let now = self.now();
         let row = self.store().run(run)?;
         let refusal = Refusal {
             events: Vec::new(),
             outcome: Outcome::Cancelled,
             failure: FailureClass::SessionFailed,
-            message: "cancelled".to_owned(),
+            message: "cancelled before it started".to_owned(),
             cancelled_by: Some(actor.clone()),
         };
         let conflict = || {
@@ -281,7 +281,7 @@ impl EmbeddedPlane {
         for _ in 0..3 {
             match self.store().run(run)?.state {
                 RunState::Running | RunState::Stopping => {
-                    let now = random::now()?;
+                    let now = self.now();
                     match self.store().request_stop(run, &actor.label(), now) {
                         Ok(()) => return Ok(Stopped::Asked),
                         Err(StoreError::Conflict { .. }) => {}
@@ -395,7 +395,7 @@ impl EmbeddedPlane {
         waiting: &Waiting,
         (refusal, state): (&Refusal, RunState),
     ) -> Result<bool, EmbeddedError> {
-        let now = random::now()?;
+        let now = self.now();
         let notary = self.notary(now);
         let sealed = notary.deny(&waiting.case(), refusal)?;
         self.keep_seal(row, sealing(&sealed, state, 0, now))

@@ -47,6 +47,7 @@ pub(crate) const fn author_of(event: &Event) -> Author {
         | Event::GrantAdded { .. }
         | Event::PreimageBound { .. }
         | Event::OutputRecorded { .. }
+        | Event::RunDisconnected { .. }
         | Event::OperationPerformed { .. }
         | Event::PostureObserved { .. }
         | Event::CaptureRecorded { .. }

@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::fs::statvfs;
 use rustix::process::{Resource, getrlimit};
@@ -20,15 +21,18 @@ use warrant_protocol::policy::DEFAULT_MAX_FALSE_CLAIMS;
 use warrant_protocol::port::{
     BlobRef, BlobWrite, Lease, LeaseKey, Plane, PlaneError, Renewal, Started,
 };
-use warrant_protocol::wire::LEASE_MS;
-use warrant_protocol::{Chain, ChainedEvent, Contract, Digest, Receipt, RunId, Timestamp};
+use warrant_protocol::wire::{DisconnectRule, LEASE_MS};
+use warrant_protocol::{
+    Chain, ChainedEvent, Contract, Digest, Receipt, RunId, TimeSource, Timestamp,
+};
 
+use crate::clock::SystemTimeSource;
 use crate::files;
 use crate::home::Home;
-use crate::leases::{Holder, Underway, store_error};
+use crate::lease_table::{LeaseTable, LeaseTerms};
+use crate::leases::{Holder, StartCall, Underway, store_error};
 use crate::liveness::SignOfLife;
 use crate::notary::Notary;
-use crate::random;
 use crate::secrets::Secrets;
 use crate::serving::{ServingError, ServingLock};
 use crate::store::{BlobWriter, NewBlob, RunRow, Store, StoreError};
@@ -49,6 +53,10 @@ pub struct EmbeddedPlane {
     pub(crate) finished: Finished,
     /// Contracts and chains of runs that are on their way; the store is the truth.
     pub(crate) underway: Underway,
+    /// The clocks.
+    time: Arc<dyn TimeSource>,
+    /// When the runners of leases were last heard.
+    leases: Mutex<LeaseTable>,
     /// The groups of everyone who may approve, by `human:name`.
     groups: Mutex<HashMap<String, Vec<String>>>,
     /// How many false claims end a runner's enrollment.
@@ -153,29 +161,44 @@ impl EmbeddedPlane {
     /// # Errors
     /// [`EmbeddedError`] when the store cannot be used.
     pub fn open(home: Home, policy_hash: Digest) -> Result<Self, EmbeddedError> {
-        let plane = Self::make(home, policy_hash)?;
+        let plane = Self::make(home, policy_hash, Arc::new(SystemTimeSource))?;
         plane.seal_lost()?;
         plane.issue_approved()?;
         Ok(plane)
     }
 
-    /// Opens the plane of a home to serve others: whatever they are told is durable first, and
-    /// leases that nobody could renew while it was down are prolonged.
+    /// Opens the plane of a home to serve others: whatever they are told is durable first. Leases that nobody could renew while it was down have their full time from
+    /// now on.
     ///
     /// # Errors
     /// [`EmbeddedError`] when the store cannot be used.
     pub fn open_service(home: Home, policy_hash: Digest) -> Result<Self, EmbeddedError> {
+        Self::open_service_on(home, policy_hash, Arc::new(SystemTimeSource))
+    }
+
+    /// As [`EmbeddedPlane::open_service`], on these clocks.
+    ///
+    /// # Errors
+    /// Those of [`EmbeddedPlane::open_service`].
+    pub fn open_service_on(
+        home: Home,
+        policy_hash: Digest,
+        time: Arc<dyn TimeSource>,
+    ) -> Result<Self, EmbeddedError> {
         let serving = Some(ServingLock::take(home.root())?);
-        let plane = Self { is_service: true, serving, ..Self::make(home, policy_hash)? };
+        let plane = Self { is_service: true, serving, ..Self::make(home, policy_hash, time)? };
         plane.store.check_at_opening()?;
         plane.store.expect_many_writes()?;
-        plane.store.prolong_leases(random::now()?.plus_ms(LEASE_MS))?;
         plane.seal_lost()?;
         plane.issue_approved()?;
         Ok(plane)
     }
 
-    fn make(home: Home, policy_hash: Digest) -> Result<Self, EmbeddedError> {
+    fn make(
+        home: Home,
+        policy_hash: Digest,
+        time: Arc<dyn TimeSource>,
+    ) -> Result<Self, EmbeddedError> {
         check_file_limit(&home.data())?;
         let store = Store::open(&home.data())?;
         let alive = SignOfLife::give(&home.data().join("alive"))?;
@@ -190,6 +213,8 @@ impl EmbeddedPlane {
             is_service: false,
             finished: Finished::default(),
             underway: Underway::default(),
+            leases: Mutex::new(LeaseTable::begin(time.moment())),
+            time,
             groups: Mutex::default(),
             most_false_claims: AtomicU64::new(DEFAULT_MAX_FALSE_CLAIMS),
             false_claims: AtomicU64::new(0),
@@ -203,6 +228,22 @@ impl EmbeddedPlane {
         store.leave();
         drop(alive);
         drop(serving);
+    }
+
+    /// Returns the clocks.
+    #[must_use]
+    pub fn time(&self) -> &dyn TimeSource {
+        &*self.time
+    }
+
+    /// Returns the date, for evidence, people and expiry dates.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.time.date()
+    }
+
+    pub(crate) fn lease_table(&self) -> MutexGuard<'_, LeaseTable> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the home.
@@ -304,7 +345,11 @@ impl EmbeddedPlane {
             id: self.home.runner_id(),
             key: self.home.runner_key().public(),
             liveness: Some(self.sign_of_life()),
-            lease_ms: LEASE_MS,
+            terms: LeaseTerms {
+                lease: Duration::from_millis(LEASE_MS),
+                disconnect: DisconnectRule::Stop,
+            },
+            generation: None,
         }
     }
 }
@@ -334,7 +379,8 @@ impl Plane for EmbeddedPlane {
     }
 
     fn start(&self, lease: &LeaseKey, events: &[ChainedEvent]) -> Result<Started, PlaneError> {
-        self.start_lease(self.home.runner_id(), lease, events)
+        let holder = self.home.runner_id();
+        self.start_lease(&StartCall { holder, lease, events, start_id: None })
     }
 
     fn append(&self, lease: &LeaseKey, events: &[ChainedEvent]) -> Result<(), PlaneError> {
@@ -342,7 +388,7 @@ impl Plane for EmbeddedPlane {
     }
 
     fn renew(&self, lease: &LeaseKey) -> Result<Renewal, PlaneError> {
-        let wanted_by = self.renew_lease(lease, LEASE_MS)?;
+        let wanted_by = self.renew_lease(lease)?;
         Ok(wanted_by.map_or(Renewal::Continue, |actor| Renewal::Stop(Some(actor))))
     }
 
@@ -374,7 +420,7 @@ impl Plane for EmbeddedPlane {
     }
 
     fn hand_back(&self, lease: &LeaseKey) -> Result<(), PlaneError> {
-        let now = random::now().map_err(PlaneError::failed)?;
+        let now = self.now();
         self.store.hand_back(&lease.run, lease.epoch, now).map_err(store_error(&lease.run))
     }
 }

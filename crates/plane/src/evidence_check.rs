@@ -124,7 +124,7 @@ pub(crate) fn check_completion(
         return Ok(Err(vec![found]));
     }
     let last = bundle.chain.events().last().map(ChainedEvent::event);
-    if let Some(Event::RunCancelled { actor }) = last
+    if let Some(Event::RunCancelled { actor, .. }) = last
         && let Some(found) = false_cancellation(actor, &stop()?)
     {
         return Ok(Err(vec![found]));

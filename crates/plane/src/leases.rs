@@ -7,15 +7,17 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use warrant_protocol::event::FailureClass;
 use warrant_protocol::port::{Lease, LeaseKey, PlaneError, SecretValue, Started};
 use warrant_protocol::receipt::ReceiptStatus;
 use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::verify::SealedBundle;
+use warrant_protocol::wire::LEASE_MS;
 use warrant_protocol::{
     Chain, ChainedEvent, Contract, Digest, Event, PublicKey, Receipt, RunId, RunState, RunnerId,
-    Signer, Timestamp,
+    SecretName, Signer, Timestamp,
 };
 
 use crate::chain_limits::{Phase, check_limits};
@@ -23,8 +25,8 @@ use crate::embedded::EmbeddedPlane;
 use crate::evidence_check::{
     EventRefusal, FalseClaim, StopKnowledge, check_completion, check_event,
 };
+use crate::lease_table::LeaseTerms;
 use crate::notary::{rows, text};
-use crate::random;
 use crate::secrets::SecretsError;
 use crate::store::{Completion, Durability, EventRow, FalseClaimRow, Owner, StoreError};
 
@@ -43,18 +45,36 @@ pub struct Holder<'a> {
     pub key: &'a PublicKey,
     /// The name under which its life can be checked, on this machine.
     pub liveness: Option<&'a str>,
-    /// How long its lease lasts.
-    pub lease_ms: u64,
+    /// What is agreed with it.
+    pub terms: LeaseTerms,
+    /// Which process of it this is, if it says so.
+    pub generation: Option<u64>,
+}
+
+/// A runner's question whether the first program may start.
+#[derive(Debug, Clone, Copy)]
+pub struct StartCall<'a> {
+    /// Which runner asks.
+    pub holder: &'a RunnerId,
+    /// Under which lease.
+    pub lease: &'a LeaseKey,
+    /// What it recorded so far and has not sent.
+    pub events: &'a [ChainedEvent],
+    /// Names this start, so that the same question again gets the same answer.
+    pub start_id: Option<&'a str>,
 }
 
 impl Holder<'_> {
     /// Returns what the store keeps of it, when its lease begins now.
     fn owner(&self, now: Timestamp) -> Owner {
+        let lease_ms = u64::try_from(self.terms.lease.as_millis()).unwrap_or(u64::MAX);
         Owner {
             liveness: self.liveness.map(ToOwned::to_owned),
             runner: self.id.to_string(),
             at: now,
-            lease_until: now.plus_ms(self.lease_ms),
+            lease_ms,
+            disconnect_ms: self.terms.disconnect.to_wire_ms(),
+            generation: self.generation,
         }
     }
 }
@@ -107,6 +127,7 @@ impl EmbeddedPlane {
     ) -> Result<Lease, PlaneError> {
         let (lease, owner, event) = self.give(holder, &LeaseKey { run: run.clone(), epoch })?;
         self.store().claim(run, epoch, (owner, rows(&[event]))).map_err(store_error(run))?;
+        self.heard(&lease.key);
         Ok(lease)
     }
 
@@ -125,7 +146,7 @@ impl EmbeddedPlane {
         holder: &Holder<'_>,
         last: &LeaseKey,
     ) -> Result<(Lease, Owner, ChainedEvent), PlaneError> {
-        let now = random::now().map_err(PlaneError::failed)?;
+        let now = self.now();
         let Held { contract, mut chain, .. } = self.take_held(last)?;
         let key = LeaseKey { run: last.run.clone(), epoch: last.epoch + 1 };
         let claimed = claimed_by(holder, key.epoch);
@@ -145,47 +166,101 @@ impl EmbeddedPlane {
         run: &RunId,
         epoch: u64,
     ) -> Result<(Lease, Vec<SecretValue>), PlaneError> {
-        let now = random::now().map_err(PlaneError::failed)?;
+        let now = self.now();
         let Held { contract, chain, .. } = self.take_held(&LeaseKey { run: run.clone(), epoch })?;
         let secrets = self.release(&contract, now)?;
         let key = LeaseKey { run: run.clone(), epoch: epoch + 1 };
         let owner = holder.owner(now);
         let claimed = claimed_by(holder, key.epoch);
-        let start = StartEvents::of(&contract, &key, chain, now);
+        let start = StartEvents::of(&contract, (&key, None), chain, now);
         let extended = Arc::clone(&start.extended);
         let build = move |lamport| start.build(Some(&claimed), Vec::new(), lamport);
         self.store().claim_started(&key, owner, build).map_err(store_error(run))?;
+        self.heard(&key);
         let (chain, _) = take_extended(&extended)?;
         Ok((Lease { key, contract, chain, policy_hash: self.policy_hash() }, secrets))
     }
 
     /// Records the runner's events so far and that the run starts now, durably, and only then
-    /// hands the secrets over.
+    /// hands the secrets over. The same start again, by its id, gets the same answer as long as
+    /// the run is held by that start.
     ///
     /// # Errors
     /// [`PlaneError::Refused`] when the run may not start any more.
-    pub fn start_lease(
-        &self,
-        holder: &RunnerId,
-        lease: &LeaseKey,
-        events: &[ChainedEvent],
-    ) -> Result<Started, PlaneError> {
-        let now = random::now().map_err(PlaneError::failed)?;
-        let mut held = self.take_held(lease)?;
-        check_holder(holder, lease, &held.chain)?;
-        self.extend(holder, lease, (&mut held.chain, events))?;
+    pub fn start_lease(&self, call: &StartCall<'_>) -> Result<Started, PlaneError> {
+        match self.start_once(call) {
+            // The same question may have arrived twice at the same time; the answer to the other
+            // one can be read once everything before it is written.
+            Err(PlaneError::Fenced(run)) if call.start_id.is_some() => {
+                self.store().settle().map_err(store_error(&call.lease.run))?;
+                let held = self.take_held(call.lease)?;
+                check_holder(call.holder, call.lease, &held.chain)?;
+                self.started_before(call, &held)?.ok_or(PlaneError::Fenced(run))
+            }
+            other => other,
+        }
+    }
+
+    fn start_once(&self, call: &StartCall<'_>) -> Result<Started, PlaneError> {
+        let held = self.take_held(call.lease)?;
+        check_holder(call.holder, call.lease, &held.chain)?;
+        match self.started_before(call, &held)? {
+            Some(started) => {
+                self.keep_held(&call.lease.run, held);
+                Ok(started)
+            }
+            None => self.start_now(call, held),
+        }
+    }
+
+    fn start_now(&self, call: &StartCall<'_>, mut held: Held) -> Result<Started, PlaneError> {
+        let (lease, now) = (call.lease, self.now());
+        self.extend(call.holder, lease, (&mut held.chain, call.events))?;
         check_limits(&held.chain, Phase::Before)?;
         let secrets = self.release(&held.contract, now)?;
-        let start = StartEvents::of(&held.contract, lease, held.chain, now);
+        let start = StartEvents::of(&held.contract, (lease, call.start_id), held.chain, now);
         let extended = Arc::clone(&start.extended);
-        let runner_rows = rows(events);
+        let runner_rows = rows(call.events);
         let build = move |lamport| start.build(None, runner_rows, lamport);
         self.store().start(lease, now, build).map_err(store_error(&lease.run))?;
+        self.heard(lease);
         let (chain, events) = take_extended(&extended)?;
         let (epoch, contract) = (lease.epoch, held.contract);
         self.keep_held(&lease.run, Held { epoch, contract, chain });
         // SECURITY: only now, after the start is durable, do the values leave.
         Ok(Started { events, secrets })
+    }
+
+    /// Returns the answer to a start that was recorded before under the same id, if there was one
+    /// and its run is still held by it.
+    fn started_before(
+        &self,
+        call: &StartCall<'_>,
+        held: &Held,
+    ) -> Result<Option<Started>, PlaneError> {
+        let lease = call.lease;
+        let Some(wanted) = call.start_id else { return Ok(None) };
+        let events = held.chain.events();
+        let is_same = |event: &ChainedEvent| match event.event() {
+            Event::RunStarted { epoch, start_id, .. } => {
+                *epoch == lease.epoch && start_id.as_deref() == Some(wanted)
+            }
+            _ => false,
+        };
+        let Some(place) = events.iter().position(is_same) else { return Ok(None) };
+        // SECURITY: secrets go to started runs alone; one that ended gets none again.
+        if !self.store().holds(&lease.run, lease.epoch).map_err(PlaneError::failed)? {
+            return Err(PlaneError::Fenced(lease.run.clone()));
+        }
+        self.extend(call.holder, lease, (&mut held.chain.clone(), call.events))?;
+        let recorded = events.get(place..).unwrap_or_default();
+        let is_of_start = |event: &&ChainedEvent| {
+            matches!(event.event(), Event::RunStarted { .. } | Event::SecretReleased { .. })
+        };
+        let recorded = recorded.iter().take_while(is_of_start).cloned().collect();
+        let claims = held.contract.body().secrets.iter();
+        let names: Vec<_> = claims.map(|claim| claim.name.clone()).collect();
+        Ok(Some(Started { events: recorded, secrets: self.values_of(&names)? }))
     }
 
     /// Records further events of the runner. The same events again are no change.
@@ -206,6 +281,7 @@ impl EmbeddedPlane {
         self.store()
             .append_with(durability, lease, rows(events))
             .map_err(store_error(&lease.run))?;
+        self.heard(lease);
         self.keep_held(&lease.run, held);
         Ok(())
     }
@@ -214,14 +290,11 @@ impl EmbeddedPlane {
     ///
     /// # Errors
     /// [`PlaneError::Fenced`] when the lease is over.
-    pub fn renew_lease(
-        &self,
-        lease: &LeaseKey,
-        lease_ms: u64,
-    ) -> Result<Option<ActorRef>, PlaneError> {
-        let until = random::now().map_err(PlaneError::failed)?.plus_ms(lease_ms);
+    pub fn renew_lease(&self, lease: &LeaseKey) -> Result<Option<ActorRef>, PlaneError> {
+        let until = self.now().plus_ms(LEASE_MS);
         let stop = self.store().renew(&lease.run, lease.epoch, until);
         let stop = stop.map_err(store_error(&lease.run))?;
+        self.heard(lease);
         Ok(stop.map(|label| actor_of(&label)))
     }
 
@@ -256,12 +329,32 @@ impl EmbeddedPlane {
             receipt_hash: signed.hash(),
             receipt: text(signed.raw()),
             blobs,
-            at: random::now().map_err(PlaneError::failed)?,
+            at: self.now(),
         };
         self.store()
             .complete(&lease.run, lease.epoch, completion)
             .map_err(store_error(&lease.run))?;
+        self.lease_table().ended(lease);
         Ok(signed)
+    }
+
+    /// Notes that the runner of a lease was heard just now.
+    fn heard(&self, lease: &LeaseKey) {
+        let now = self.time().moment();
+        self.lease_table().heard(now, lease);
+    }
+
+    /// Returns for how long this plane has been running, its pauses left out.
+    pub fn running_time(&self) -> Duration {
+        let now = self.time().moment();
+        self.lease_table().elapsed(now)
+    }
+
+    /// Returns how much is left of a lease that lasts `lease` without renewal.
+    #[must_use]
+    pub fn lease_left(&self, key: &LeaseKey, lease: Duration) -> Duration {
+        let now = self.time().moment();
+        self.lease_table().time_left(now, key, lease)
     }
 
     /// Adds a runner's events after checking that they follow and that a runner may say them.
@@ -271,7 +364,7 @@ impl EmbeddedPlane {
         lease: &LeaseKey,
         (chain, events): (&mut Chain, &[ChainedEvent]),
     ) -> Result<(), PlaneError> {
-        let now = random::now().map_err(PlaneError::failed)?;
+        let now = self.now();
         for event in events {
             let known = usize::try_from(event.seq()).ok().and_then(|seq| chain.events().get(seq));
             if known.is_some_and(|known| known.hash() == event.hash()) {
@@ -320,7 +413,7 @@ impl EmbeddedPlane {
         lease: &LeaseKey,
         (held, receipt): (Held, Receipt),
     ) -> Result<Receipt, PlaneError> {
-        let now = random::now().map_err(PlaneError::failed)?;
+        let now = self.now();
         let requester = held.contract.body().requested_by.clone();
         let bundle = SealedBundle {
             contract: held.contract,
@@ -366,9 +459,8 @@ impl EmbeddedPlane {
             Ok(false) => return PlaneError::Fenced(lease.run.clone()),
             Err(error) => return PlaneError::failed(error),
         }
-        let (Some(first), Ok(at)) = (claims.first(), random::now()) else {
-            return refused(what);
-        };
+        let Some(first) = claims.first() else { return refused(what) };
+        let at = self.now();
         let details: Vec<String> = claims.iter().map(|claim| claim.detail.clone()).collect();
         let row = FalseClaimRow {
             runner: runner.to_string(),
@@ -408,7 +500,11 @@ impl EmbeddedPlane {
             });
         }
         let names: Vec<_> = body.secrets.iter().map(|claim| claim.name.clone()).collect();
-        let values = self.secrets().release(&names).map_err(secrets_error)?;
+        self.values_of(&names)
+    }
+
+    fn values_of(&self, names: &[SecretName]) -> Result<Vec<SecretValue>, PlaneError> {
+        let values = self.secrets().release(names).map_err(secrets_error)?;
         let value = |secret: crate::secrets::ReleasedSecret| SecretValue {
             name: secret.name,
             value: secret.value.to_string(),
@@ -480,18 +576,25 @@ struct StartEvents {
     chain: Chain,
     now: Timestamp,
     epoch: u64,
+    start_id: Option<String>,
     releases: Vec<Event>,
     extended: Arc<Extended>,
 }
 
 impl StartEvents {
-    fn of(contract: &Contract, lease: &LeaseKey, chain: Chain, now: Timestamp) -> Self {
+    fn of(
+        contract: &Contract,
+        (lease, start_id): (&LeaseKey, Option<&str>),
+        chain: Chain,
+        now: Timestamp,
+    ) -> Self {
         let release = |claim: &warrant_protocol::request::SecretClaim| Event::SecretReleased {
             name: claim.name.clone(),
             scope: claim.scope.clone(),
         };
         let releases = contract.body().secrets.iter().map(release).collect();
-        Self { chain, now, epoch: lease.epoch, releases, extended: Arc::default() }
+        let (epoch, start_id) = (lease.epoch, start_id.map(ToOwned::to_owned));
+        Self { chain, now, epoch, start_id, releases, extended: Arc::default() }
     }
 
     fn build(
@@ -501,7 +604,8 @@ impl StartEvents {
         lamport: u64,
     ) -> Result<Vec<EventRow>, StoreError> {
         let from = self.chain.events().len();
-        let started = Event::RunStarted { epoch: self.epoch, lamport: Some(lamport) };
+        let start_id = self.start_id.clone();
+        let started = Event::RunStarted { epoch: self.epoch, lamport: Some(lamport), start_id };
         for event in claimed.into_iter().chain([&started]).chain(&self.releases) {
             let added = self.chain.append(self.now, event);
             added.map_err(|_| StoreError::Malformed("event"))?;

@@ -234,7 +234,10 @@ impl Notary<'_> {
         refusal: &Refusal,
     ) -> Result<SealedRun, NotaryError> {
         let last = match &refusal.cancelled_by {
-            Some(actor) => Event::RunCancelled { actor: actor.clone() },
+            Some(actor) => {
+                let reason = Some(refusal.message.clone());
+                Event::RunCancelled { actor: actor.clone(), reason }
+            }
             None => Event::RunFailed { failure: refusal.failure, message: refusal.message.clone() },
         };
         self.end(contract, chain, (refusal.outcome.clone(), last))

@@ -1,24 +1,20 @@
 //! Seals what a killed process left behind: every run that was started has exactly one receipt.
 
 use std::fs;
+use std::time::Duration;
 
 use warrant_protocol::event::FailureClass;
 use warrant_protocol::port::{LeaseKey, PlaneError};
+use warrant_protocol::wire::{DisconnectRule, LEASE_MS};
 use warrant_protocol::{Event, Outcome, RunId, RunState, Timestamp};
 
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
+use crate::lease_table::{HolderStatus, LeaseFacts, LeaseTerms, LeaseVerdict, LossCause};
 use crate::leases::{Held, store_error};
 use crate::liveness;
 use crate::notary::{Refusal, rows};
-use crate::random;
 use crate::reception::sealing;
 use crate::store::{LiveRun, RunRow, StoreError};
-
-/// How long after its end a lease still holds: clocks and messages take their time.
-pub const GRACE_MS: u64 = 5_000;
-
-/// How long a runner has to confirm that it stopped a run.
-pub const STOP_MS: u64 = 60_000;
 
 /// What the end of leases led to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,7 +39,7 @@ impl EmbeddedPlane {
             liveness::sweep(&self.home().data().join("alive"))?;
             return Ok(sealed);
         }
-        let now = random::now()?;
+        let now = self.now();
         for run in live {
             let is_over = match run.state {
                 RunState::AwaitingApproval => run.deadline.is_some_and(|until| until <= now),
@@ -55,7 +51,7 @@ impl EmbeddedPlane {
             // First, because whoever is killed after the seal leaves nobody who would look here
             // again, and what lies here is as the program wrote it, secrets and all.
             self.remove_session(&run.id);
-            if self.seal_one(&run, now)? {
+            if self.seal_one(&run, LossCause::HolderGone)? {
                 sealed.push(run.id);
             }
         }
@@ -64,34 +60,45 @@ impl EmbeddedPlane {
     }
 
     /// Ends the leases that ran out: what had not started is queued again, what had is sealed as
-    /// lost, and so is what was asked to stop and did not say so in time. `is_gone` says which
-    /// runners were sent away.
+    /// lost. `holder_of` says whether the process that took a run can still be there.
     ///
     /// # Errors
     /// [`EmbeddedError`] when the store failed; what was ended until then stays ended.
     pub fn reap_leases(
         &self,
-        now: Timestamp,
-        is_gone: impl Fn(&str) -> bool,
+        holder_of: impl Fn(&LiveRun) -> HolderStatus,
     ) -> Result<Reaped, EmbeddedError> {
         let mut reaped = Reaped::default();
-        for run in self.store().leased_remotely()? {
-            let is_over = run.lease_until.is_none_or(|until| until.plus_ms(GRACE_MS) <= now)
-                || run.runner.as_deref().is_some_and(&is_gone);
-            let is_deaf = run.stop_at.is_some_and(|asked| asked.plus_ms(STOP_MS) <= now);
-            if run.state == RunState::Leased && is_over {
-                if self.requeue(&run, now)? {
-                    reaped.requeued.push(run.id);
+        // Also where nobody holds anything: time that nobody looks at is a pause.
+        self.running_time();
+        let live = self.store().leased_remotely()?;
+        let key_of = |run: &LiveRun| LeaseKey { run: run.id.clone(), epoch: run.epoch };
+        self.lease_table().keep_only(&live.iter().map(key_of).collect());
+        for run in live {
+            let (key, holder) = (key_of(&run), holder_of(&run));
+            let facts = LeaseFacts { key: &key, state: run.state, terms: terms_of(&run), holder };
+            let now = self.time().moment();
+            let verdict = self.lease_table().judge(now, facts);
+            match verdict {
+                LeaseVerdict::Holds => {}
+                LeaseVerdict::Requeue(_) => {
+                    if self.requeue(&run)? {
+                        reaped.requeued.push(run.id);
+                    }
                 }
-            } else if (is_over || is_deaf) && self.seal_one(&run, now)? {
-                reaped.lost.push(run.id);
+                LeaseVerdict::Lost(cause) => {
+                    if self.seal_one(&run, cause)? {
+                        reaped.lost.push(run.id);
+                    }
+                }
             }
         }
         Ok(reaped)
     }
 
     /// Puts a run that was not started back into the queue; false when somebody was faster.
-    pub(crate) fn requeue(&self, run: &LiveRun, now: Timestamp) -> Result<bool, EmbeddedError> {
+    fn requeue(&self, run: &LiveRun) -> Result<bool, EmbeddedError> {
+        let now = self.now();
         let row = self.store().run(&run.id)?;
         let contract = self.contract_of(&row)?;
         let mut chain = self.chain_of(&run.id, &contract)?;
@@ -106,19 +113,38 @@ impl EmbeddedPlane {
         }
     }
 
-    /// Puts a run that its runner gave back, not started, into the queue again.
+    /// Puts a run that its runner gave back, not started, into the queue again. The same again is
+    /// no change.
     ///
     /// # Errors
     /// [`PlaneError::Fenced`] when the lease is over or it was started.
-    pub fn hand_back_lease(&self, lease: &LeaseKey, now: Timestamp) -> Result<(), PlaneError> {
+    pub fn hand_back_lease(&self, lease: &LeaseKey) -> Result<(), PlaneError> {
+        match self.hand_back_now(lease) {
+            Err(PlaneError::Fenced(_)) if self.was_requeued(lease)? => Ok(()),
+            other => other,
+        }
+    }
+
+    fn hand_back_now(&self, lease: &LeaseKey) -> Result<(), PlaneError> {
+        let now = self.now();
         let held = self.take_held(lease)?;
         let mut chain = held.chain;
         let event = Event::RunRequeued { epoch: lease.epoch };
         let event = chain.append(now, &event).map_err(PlaneError::failed)?.clone();
         let requeued = self.store().requeue(lease, now, rows(&[event]));
         requeued.map_err(store_error(&lease.run))?;
+        self.lease_table().ended(lease);
         self.keep_held(&lease.run, Held { epoch: held.epoch, contract: held.contract, chain });
         Ok(())
+    }
+
+    /// Returns whether the chain of a run says that this lease of it ended before the start.
+    fn was_requeued(&self, lease: &LeaseKey) -> Result<bool, PlaneError> {
+        let row = self.store().run(&lease.run).map_err(store_error(&lease.run))?;
+        let contract = self.contract_of(&row).map_err(PlaneError::failed)?;
+        let chain = self.chain_of(&lease.run, &contract).map_err(PlaneError::failed)?;
+        let requeued = Event::RunRequeued { epoch: lease.epoch };
+        Ok(chain.events().iter().any(|event| *event.event() == requeued))
     }
 
     /// Seals a queued run that may not start any more.
@@ -135,7 +161,7 @@ impl EmbeddedPlane {
         if row.state != RunState::Queued {
             return Ok(());
         }
-        let now = random::now()?;
+        let now = self.now();
         let contract = self.contract_of(&row)?;
         let mut chain = self.chain_of(run, &contract)?;
         let from = chain.events().len();
@@ -178,7 +204,8 @@ impl EmbeddedPlane {
     }
 
     /// Seals one run; false when somebody else was faster.
-    fn seal_one(&self, run: &LiveRun, now: Timestamp) -> Result<bool, EmbeddedError> {
+    fn seal_one(&self, run: &LiveRun, cause: LossCause) -> Result<bool, EmbeddedError> {
+        let now = self.now();
         let row = self.store().run(&run.id)?;
         let sealed = match run.state {
             RunState::AwaitingApproval => return self.expire(&row),
@@ -199,9 +226,9 @@ impl EmbeddedPlane {
                 let lost = Event::RunLost { epoch: row.epoch, last_heard_at: row.updated_at };
                 let stopping = row.stop_by.as_deref().map(|label| {
                     let actor = crate::leases::actor_of(label);
-                    Event::RunStopping { actor }
+                    Event::RunStopping { actor, reason: None }
                 });
-                let message = "the process that ran this is gone";
+                let message = cause.as_str();
                 let events = stopping.into_iter().chain([lost]).collect();
                 (RunState::Lost, contract, events, (Outcome::Lost, message))
             }
@@ -242,5 +269,13 @@ impl EmbeddedPlane {
         let dir = self.home().sessions().join(run.as_str());
         // Leftovers cost space, not truth.
         let _ = fs::remove_dir_all(dir);
+    }
+}
+
+/// Returns what was agreed with the runner of a lease.
+fn terms_of(run: &LiveRun) -> LeaseTerms {
+    LeaseTerms {
+        lease: Duration::from_millis(run.lease_ms.unwrap_or(LEASE_MS)),
+        disconnect: DisconnectRule::from_wire_ms(run.disconnect_ms),
     }
 }

@@ -158,7 +158,7 @@ impl EmbeddedPlane {
         submission: Submission,
         judge: impl FnOnce(&RunRequest) -> Judgment,
     ) -> Result<Reception, SubmitError> {
-        let now = random::now()?;
+        let now = self.now();
         let mut wish = self.judged(submission, judge)?;
         // Behind HTTP an idempotency key says that two submissions are one.
         let asks = wish.judgment.summary.decision == Decision::Ask && !self.is_service();
@@ -209,7 +209,7 @@ impl EmbeddedPlane {
         submission: Submission,
         judgment: Judgment,
     ) -> Result<Option<Note>, SubmitError> {
-        let now = random::now()?;
+        let now = self.now();
         let wish = self.judged(submission, |_| judgment)?;
         let run = RunId::from_random(random::bytes()?);
         let case = wish.case(&run);

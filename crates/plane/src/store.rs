@@ -60,7 +60,7 @@ pub use blobs::{BlobReader, BlobWriter, CheckedFile, DamagedBlob, INLINE_BYTES, 
 pub use copying::DatabaseCopy;
 pub(crate) use copying::keep_log;
 pub use false_claims::{FalseClaimCount, FalseClaimRow};
-pub use fleet::{EnrollTokenRow, Enrolling, PrincipalRow, RunnerRow};
+pub use fleet::{EnrollAgain, EnrollToken, EnrollTokenRow, Enrolling, PrincipalRow, RunnerRow};
 pub use integrity::{BlobFacts, RunFacts};
 pub use pages::{Listing, ListingFilter, SummaryRow};
 pub use pieces::ExportPosition;
@@ -285,6 +285,14 @@ impl Store {
             readers: Mutex::new(Vec::new()),
         };
         Ok(Self { core: Arc::new(core), blobs: dir.join("blobs") })
+    }
+
+    /// Waits until everything that was asked for before is written.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it could not be written.
+    pub(crate) fn settle(&self) -> Result<(), StoreError> {
+        self.write(Durability::Now, |_| Ok(()))
     }
 
     /// Lets go of it at the end of a process, without taking its memory apart: everything that was

@@ -19,7 +19,6 @@ use warrant_protocol::{Event, RunId, RunState, Timestamp, TrustedKeys};
 use super::{ApproveError, Approved, Waiting, is_named_approver};
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
 use crate::notary::{ApprovalRequirement, GrantedApproval, rows};
-use crate::random;
 use crate::store::{ApprovalRow, ApprovalStep, ApprovedContract, StoreError};
 
 /// How often an approval is counted again because another one came in between.
@@ -68,7 +67,7 @@ impl EmbeddedPlane {
 
     /// Counts the approvals that a run has, and issues its contract if they are enough.
     fn count_approvals(&self, run: &RunId) -> Result<Approved, ApproveError> {
-        let now = random::now()?;
+        let now = self.now();
         let (_, waiting) = self.open_question(run, now)?;
         let held = self.granted(run, now)?;
         self.keep_approval(&waiting, (None, held), now)
@@ -92,7 +91,7 @@ impl EmbeddedPlane {
 
     fn try_approval(&self, incoming: &IncomingStatement<'_>) -> Result<Approved, ApproveError> {
         let IncomingStatement { run, approval, .. } = *incoming;
-        let now = random::now()?;
+        let now = self.now();
         let body = approval.body();
         let earlier = self.earlier_approval(run, &body.approver, now)?;
         if let Some(earlier) = &earlier

@@ -4,41 +4,42 @@
 //! answer, and its lease lasts as long as its contract lets the run take.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use warrant_protocol::execution::DEFAULT_TIMEOUT_MS;
-use warrant_protocol::port::{Lease, PlaneError, SecretValue};
+use warrant_protocol::port::{PlaneError, SecretValue};
 use warrant_protocol::request::ActorRef;
 use warrant_protocol::wire::{
-    AppendEvents, ClaimRun, CompleteRun, Directive, Enroll, EnrollResult, HandBack, LEASE_MS,
-    RenewLease, RenewResult, RunnerAbilities, StartRun,
+    AppendEvents, ClaimRun, CompleteRun, Directive, DisconnectRule, Enroll, EnrollResult, HandBack,
+    LEASE_MS, RenewLease, RenewResult, RunnerAbilities, StartRun,
 };
-use warrant_protocol::{
-    ChainedEvent, Contract, Digest, PublicKey, Receipt, RunId, RunnerId, Timestamp,
-};
+use warrant_protocol::{ChainedEvent, Contract, Digest, PublicKey, Receipt, RunId, RunnerId};
 
 use super::budget::{Holder as SpaceHolder, Reservation};
 use super::error::HttpError;
 use super::lanes::{Lane, in_lane};
 use super::registry::Runner;
 use super::service::{Opened, PlaneService, Shared, bearer};
-use super::settings::fresh_token;
 use super::waiting;
 use super::{answer, body, peer_of};
-use crate::leases::Holder;
+use crate::lease_table::LeaseTerms;
+use crate::leases::{Holder, StartCall};
 use crate::random;
-use crate::store::{Abilities, Candidate, Enrolling, RunnerRow};
+use crate::store::{Abilities, Candidate, EnrollAgain, EnrollToken, Enrolling, RunnerRow};
 
-/// The longest that a claim waits for work.
-const MAX_CLAIM_WAIT: Duration = Duration::from_secs(30);
+/// The longest that a claim waits for work: a runner that works is heard at least this often.
+const MAX_CLAIM_WAIT: Duration = Duration::from_secs(15);
 
 /// The longest that a renewal waits for a stop.
 const MAX_RENEW_WAIT: Duration = Duration::from_secs(5);
@@ -65,41 +66,7 @@ pub(super) async fn enroll(State(service): State<Shared>, request: Request) -> A
     if PublicKey::from_pem(&wish.public_key_pem).is_err() {
         return Err(HttpError::bad_request("publicKeyPem is not an ed25519 public key in PEM"));
     }
-    let result = in_lane(Lane::Leases, &service, move |service| {
-        let runner_token = fresh_token()?;
-        let row = RunnerRow {
-            id: RunnerId::from_random(random::bytes()?).to_string(),
-            pool: wish.pool.to_string(),
-            public_key_pem: wish.public_key_pem,
-            token_hash: Digest::of(runner_token.as_bytes()),
-            enrolled_at: random::now()?,
-            revoked_at: None,
-        };
-        let runner_id = row.id.parse().map_err(|error| HttpError::internal(&error))?;
-        let store = service.plane.store();
-        let is_reusable = service
-            .registry
-            .principal(&wish.enroll_token)
-            .is_some_and(|principal| principal.may_enroll());
-        if is_reusable {
-            store.add_runner(row)?;
-        } else {
-            let token = Digest::of(wish.enroll_token.as_bytes());
-            if store.enroll_once(token, row)? == Enrolling::Refused {
-                service.metrics.count("enroll.rejected");
-                service.metrics.count("auth.failed");
-                return Err(if service.failures.count(peer, std::time::Instant::now()) {
-                    HttpError::locked_out()
-                } else {
-                    HttpError::bad_request("invalid enroll token")
-                });
-            }
-        }
-        service.metrics.count("enroll.accepted");
-        service.reload_registry()?;
-        let pem = service.plane.home().plane_key().public().pem().to_owned();
-        Ok(EnrollResult { runner_id, runner_token, plane_public_key_pem: Some(pem) })
-    });
+    let result = in_lane(Lane::Leases, &service, move |service| service.enroll(&wish, peer));
     Ok(answer::json(&result.await?))
 }
 
@@ -117,7 +84,13 @@ pub(super) async fn claim(State(service): State<Shared>, request: Request) -> An
     if runner.pool != wish.pool.as_str() {
         return Err(HttpError::not_accepted("runner is not enrolled in the requested pool"));
     }
-    runner.seen(random::now()?);
+    if !runner.admits(wish.generation) {
+        return Err(HttpError::not_accepted(
+            "a later process of this runner asked for work; end this one, or give it a data \
+             directory of its own with --data-dir",
+        ));
+    }
+    runner.seen(service.plane.now(), service.plane.running_time());
     let wait = Duration::from_millis(wish.wait_ms.unwrap_or(0)).min(MAX_CLAIM_WAIT);
     let deadline = Instant::now() + wait;
     let abilities = wish.abilities.unwrap_or_default();
@@ -125,6 +98,7 @@ pub(super) async fn claim(State(service): State<Shared>, request: Request) -> An
         runner,
         wanted: abilities_of(&abilities),
         has_leases: wish.leases.unwrap_or(false),
+        generation: wish.generation,
     });
     let mut draining = service.draining.subscribe();
     loop {
@@ -152,6 +126,7 @@ struct Seeker {
     runner: Arc<Runner>,
     wanted: Abilities,
     has_leases: bool,
+    generation: Option<u64>,
 }
 
 /// Takes the next run that fits and returns the answer. When the runner hung up meanwhile, a
@@ -173,6 +148,67 @@ async fn take_next(service: &Shared, seeker: Arc<Seeker>) -> Result<Option<Strin
     });
     let taken = told.await.map_err(|error| HttpError::interrupted(&error))??;
     Ok(taken.map(|taken| taken.text))
+}
+
+impl PlaneService {
+    /// Enrolls a runner. The same runner again, by its key and with the same token, is the same
+    /// runner with the same answer.
+    fn enroll(&self, wish: &Enroll, peer: IpAddr) -> Result<EnrollResult, HttpError> {
+        let runner_id = RunnerId::from_random(random::bytes()?);
+        let row = RunnerRow {
+            id: runner_id.to_string(),
+            pool: wish.pool.to_string(),
+            public_key_pem: wish.public_key_pem.clone(),
+            token_hash: Digest::of(self.runner_token(&runner_id).as_bytes()),
+            enrolled_at: self.plane.now(),
+            revoked_at: None,
+        };
+        let is_reusable = self
+            .registry
+            .principal(&wish.enroll_token)
+            .is_some_and(|principal| principal.may_enroll());
+        let token = match is_reusable {
+            true => EnrollToken::Reusable,
+            false => EnrollToken::Once(Digest::of(wish.enroll_token.as_bytes())),
+        };
+        // SECURITY: only who has the runner's private key is that runner again.
+        let again = if wish.is_proved() { EnrollAgain::SameRunner } else { EnrollAgain::NewRunner };
+        let enrolled = self.plane.store().enroll(token, row, again)?;
+        let Enrolling::Enrolled(id) = enrolled else {
+            return Err(self.refuse_enrollment(enrolled, peer));
+        };
+        let runner_id: RunnerId = id.parse().map_err(|_| HttpError::interrupted())?;
+        let runner_token = self.runner_token(&runner_id);
+        let hash = Digest::of(runner_token.as_bytes());
+        self.plane.store().set_runner_token(&id, hash)?;
+        self.metrics.count("enroll.accepted");
+        self.reload_registry()?;
+        let pem = self.plane.home().plane_key().public().pem().to_owned();
+        Ok(EnrollResult { runner_id, runner_token, plane_public_key_pem: Some(pem) })
+    }
+
+    fn refuse_enrollment(&self, refused: Enrolling, peer: IpAddr) -> HttpError {
+        self.metrics.count("enroll.rejected");
+        if refused == Enrolling::Revoked {
+            return HttpError::bad_request(
+                "this runner was revoked; start it with another --data-dir, or remove the old one",
+            );
+        }
+        self.metrics.count("auth.failed");
+        match self.failures.count(peer, std::time::Instant::now()) {
+            true => HttpError::locked_out(),
+            false => HttpError::bad_request("invalid enroll token"),
+        }
+    }
+
+    /// Returns the token of a runner. It follows from the plane's key and the runner's id, so that
+    /// an enrollment whose answer was lost gets the same one again and nothing is stored readable.
+    fn runner_token(&self, runner: &RunnerId) -> String {
+        let text = format!("warrant.runner-token.v1\n{runner}");
+        let signature = self.plane.home().plane_key().sign(text.as_bytes());
+        // SECURITY: a hash of the signature, so that the token is of no use as a signature.
+        URL_SAFE_NO_PAD.encode(Digest::of(&signature).as_bytes())
+    }
 }
 
 struct TakenRun {
@@ -219,19 +255,43 @@ impl PlaneService {
     fn lease(&self, seeker: &Seeker, candidate: &Candidate) -> Result<TakenRun, PlaneError> {
         let runner = &*seeker.runner;
         let (run, epoch) = (&candidate.id, candidate.epoch);
-        let holder =
-            |lease_ms| Holder { id: &runner.id, key: &runner.key, liveness: None, lease_ms };
-        let (lease, secrets, lease_ms) = if seeker.has_leases {
-            (self.plane.lease_to(&holder(LEASE_MS), run, epoch)?, Vec::new(), LEASE_MS)
+        let lease_ms = match seeker.has_leases {
+            true => LEASE_MS,
+            false => self.old_lease_ms(run).unwrap_or(OLD_RUNNER_MARGIN_MS),
+        };
+        let terms = LeaseTerms {
+            lease: Duration::from_millis(lease_ms),
+            // A runner that never renews says nothing until its end, so its lease is that long.
+            disconnect: match seeker.has_leases {
+                true => self.disconnect_rule(),
+                false => DisconnectRule::Stop,
+            },
+        };
+        let generation = seeker.generation;
+        let holder = Holder { id: &runner.id, key: &runner.key, liveness: None, terms, generation };
+        let (lease, secrets) = if seeker.has_leases {
+            (self.plane.lease_to(&holder, run, epoch)?, Vec::new())
         } else {
-            let lease_ms = self.old_lease_ms(run).unwrap_or(OLD_RUNNER_MARGIN_MS);
-            let (lease, secrets) = self.plane.lease_started(&holder(lease_ms), run, epoch)?;
+            let (lease, secrets) = self.plane.lease_started(&holder, run, epoch)?;
             self.metrics.add("secrets.released", secrets.len() as u64);
-            (lease, secrets, lease_ms)
+            (lease, secrets)
         };
         let token = self.claim_token(&lease.key, runner, lease_ms);
-        let token = token.map_err(|_| PlaneError::failed("the claim token cannot be signed"))?;
-        let text = leased_text(&lease, &secrets, (token, lease_ms))?;
+        let claim_token =
+            token.map_err(|_| PlaneError::failed("the claim token cannot be signed"))?;
+        let left = self.plane.lease_left(&lease.key, terms.lease);
+        let leased = Leased {
+            run_id: &lease.key.run,
+            contract: &lease.contract,
+            claim_token,
+            events: lease.chain.events(),
+            secrets: values(&secrets),
+            epoch: lease.key.epoch,
+            lease_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+            disconnect_ms: terms.disconnect.to_wire_ms(),
+            policy_hash: lease.policy_hash,
+        };
+        let text = serde_json::to_string(&leased).map_err(PlaneError::failed)?;
         let run = lease.key.clone();
         self.plane.remember(lease);
         Ok(TakenRun { run, text })
@@ -250,10 +310,7 @@ impl PlaneService {
     }
 
     fn put_back(&self, lease: &warrant_protocol::port::LeaseKey) {
-        let handed = random::now()
-            .map_err(HttpError::from)
-            .and_then(|now| Ok(self.plane.hand_back_lease(lease, now)?));
-        if handed.is_ok() {
+        if self.plane.hand_back_lease(lease).is_ok() {
             self.tell_queued(&lease.run);
         }
     }
@@ -318,6 +375,8 @@ struct Leased<'a> {
     secrets: Vec<serde_json::Value>,
     epoch: u64,
     lease_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disconnect_ms: Option<u64>,
     policy_hash: Digest,
 }
 
@@ -332,24 +391,6 @@ struct Begun<'a> {
 #[derive(Serialize)]
 struct Ended<'a> {
     receipt: &'a Receipt,
-}
-
-fn leased_text(
-    lease: &Lease,
-    secrets: &[SecretValue],
-    (claim_token, lease_ms): (String, u64),
-) -> Result<String, PlaneError> {
-    let leased = Leased {
-        run_id: &lease.key.run,
-        contract: &lease.contract,
-        claim_token,
-        events: lease.chain.events(),
-        secrets: values(secrets),
-        epoch: lease.key.epoch,
-        lease_ms,
-        policy_hash: lease.policy_hash,
-    };
-    serde_json::to_string(&leased).map_err(PlaneError::failed)
 }
 
 fn values(secrets: &[SecretValue]) -> Vec<serde_json::Value> {
@@ -377,7 +418,12 @@ pub(super) async fn start(
         let wish = StartRun::from_value(&content.parse()?)?;
         let opened = service.open_run(&wish.claim_token, &id)?;
         let _space = service.unread_chain_space(&opened)?;
-        let started = service.plane.start_lease(&opened.runner.id, &opened.lease, &wish.events);
+        let started = service.plane.start_lease(&StartCall {
+            holder: &opened.runner.id,
+            lease: &opened.lease,
+            events: &wish.events,
+            start_id: wish.start_id.as_deref(),
+        });
         let started = started.map_err(|error| service.refused_runner(&opened, error))?;
         service.metrics.count("runs.started");
         service.metrics.add("secrets.released", started.secrets.len() as u64);
@@ -441,16 +487,16 @@ async fn sign_of_life(
     opened: &Arc<Opened>,
 ) -> Result<Option<ActorRef>, HttpError> {
     let opened = Arc::clone(opened);
-    in_lane(Lane::Leases, service, move |service| {
-        Ok(service.plane.renew_lease(&opened.lease, LEASE_MS)?)
-    })
-    .await
+    in_lane(Lane::Leases, service, move |service| Ok(service.plane.renew_lease(&opened.lease)?))
+        .await
 }
 
 fn renewed(service: &Shared, opened: &Opened, stop: Option<ActorRef>) -> Answer {
     let directive = if stop.is_some() { Directive::Stop } else { Directive::Continue };
     let claim_token = service.claim_token(&opened.lease, &opened.runner, LEASE_MS)?;
-    Ok(answer::json(&RenewResult { directive, actor: stop, lease_ms: LEASE_MS, claim_token }))
+    let left = service.plane.lease_left(&opened.lease, Duration::from_millis(LEASE_MS));
+    let lease_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+    Ok(answer::json(&RenewResult { directive, actor: stop, lease_ms, claim_token }))
 }
 
 /// `POST /v1/runs/:id/complete`.
@@ -465,8 +511,10 @@ pub(super) async fn complete(
         let opened = service.open_run(&wish.claim_token, &id)?;
         let _space = service.unread_chain_space(&opened)?;
         let runner = &opened.runner;
+        let terms =
+            LeaseTerms { lease: Duration::from_millis(LEASE_MS), disconnect: DisconnectRule::Stop };
         let holder =
-            Holder { id: &runner.id, key: &runner.key, liveness: None, lease_ms: LEASE_MS };
+            Holder { id: &runner.id, key: &runner.key, liveness: None, terms, generation: None };
         let run = &opened.lease.run;
         let told = (wish.events.as_slice(), wish.receipt);
         let receipt = service.plane.complete_run(&holder, &opened.lease, told);
@@ -491,8 +539,7 @@ pub(super) async fn hand_back(
     let wish = HandBack::from_value(&value)?;
     let opened = service.open_run(&wish.claim_token, &id)?;
     in_lane(Lane::Leases, &service, move |service| {
-        let now: Timestamp = random::now()?;
-        service.plane.hand_back_lease(&opened.lease, now)?;
+        service.plane.hand_back_lease(&opened.lease)?;
         service.metrics.count("runs.requeued");
         service.tell_queued(&opened.lease.run);
         Ok(())

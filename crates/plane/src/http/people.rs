@@ -65,7 +65,7 @@ pub(super) async fn issue(State(service): State<Shared>, request: Request) -> An
             kind: kind.to_owned(),
             groups: json!(wish.groups).to_string(),
             token_hash: Digest::of(token.as_bytes()),
-            created_at: random::now()?,
+            created_at: service.plane.now(),
             revoked_at: None,
         };
         if !service.plane.store().add_principal(row)? {
@@ -111,7 +111,7 @@ pub(super) async fn revoke(
         return Err(HttpError::bad_request("nobody revokes themselves"));
     }
     let revoked = blocking(&service, move |service| {
-        if !service.plane.store().revoke_principal(&name, random::now()?)? {
+        if !service.plane.store().revoke_principal(&name, service.plane.now())? {
             return Err(HttpError::missing(format!("there is no principal \"{name}\"")));
         }
         service.metrics.count("principals.revoked");
@@ -134,7 +134,7 @@ pub(super) async fn issue_enroll_token(State(service): State<Shared>, request: R
     };
     let issued = blocking(&service, move |service| {
         let token = fresh_token()?;
-        let now = random::now()?;
+        let now = service.plane.now();
         let expires_at = now.plus_ms(ENROLL_TOKEN_MS);
         service.plane.store().add_enroll_token(EnrollTokenRow {
             token_hash: Digest::of(token.as_bytes()),
@@ -151,6 +151,7 @@ pub(super) async fn issue_enroll_token(State(service): State<Shared>, request: R
 pub(super) async fn runners(State(service): State<Shared>, request: Request) -> Answer {
     service.admit((request.headers(), peer_of(&request)), Capability::RunnersRead)?;
     let all = service.registry.runners();
+    let running = service.plane.running_time();
     let summaries: Vec<RunnerSummary> = all
         .iter()
         .filter_map(|runner| {
@@ -161,6 +162,7 @@ pub(super) async fn runners(State(service): State<Shared>, request: Request) -> 
                 enrolled_at: runner.enrolled_at,
                 revoked: runner.is_revoked,
                 last_seen_at: runner.last_seen(),
+                unreachable: !runner.is_revoked && runner.is_unreachable(running),
             })
         })
         .collect();
@@ -196,7 +198,7 @@ pub(super) async fn revoke_runner(
     let revoked = blocking(&service, move |service| {
         let missing = || HttpError::missing("runner not found");
         let id: RunnerId = id.parse().map_err(|_| missing())?;
-        if !service.plane.store().revoke_runner(id.as_str(), random::now()?)? {
+        if !service.plane.store().revoke_runner(id.as_str(), service.plane.now())? {
             return Err(missing());
         }
         service.metrics.count("runners.revoked");

@@ -4,11 +4,13 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use warrant_protocol::request::{ActorKind, ActorRef};
 use warrant_protocol::wire::PrincipalRole;
 use warrant_protocol::{Digest, PublicKey, RunnerId, Timestamp};
 
+use crate::lease_table::UNREACHABLE_AFTER;
 use crate::store::{PrincipalRow, RunnerRow, Store, StoreError};
 
 /// What somebody may be allowed to do.
@@ -68,12 +70,46 @@ pub(crate) struct Runner {
     pub(crate) key: PublicKey,
     pub(crate) enrolled_at: Timestamp,
     pub(crate) is_revoked: bool,
+    /// The date at which it was last heard, for people; zero when this plane never heard it.
     last_seen_ms: AtomicU64,
+    /// How long the plane had been running when it was last heard.
+    heard_ms: AtomicU64,
+    /// The latest process of it that asked for work; zero when none said which it is.
+    generation: AtomicU64,
 }
 
 impl Runner {
-    pub(crate) fn seen(&self, now: Timestamp) {
+    /// Notes that it was heard: on which date, and after which running time of the plane.
+    pub(crate) fn seen(&self, now: Timestamp, running: Duration) {
         self.last_seen_ms.store(now.unix_ms(), Ordering::Relaxed);
+        self.heard_ms.fetch_max(whole_ms(running), Ordering::Relaxed);
+    }
+
+    /// Returns whether it has been silent for longer than a runner that works ever is.
+    pub(crate) fn is_unreachable(&self, running: Duration) -> bool {
+        let heard = Duration::from_millis(self.heard_ms.load(Ordering::Relaxed));
+        running.saturating_sub(heard) >= UNREACHABLE_AFTER
+    }
+
+    /// Takes note of the process that asks for work; false when a later one has asked before.
+    pub(crate) fn admits(&self, generation: Option<u64>) -> bool {
+        let Some(generation) = generation else { return true };
+        self.generation.fetch_max(generation, Ordering::AcqRel) <= generation
+    }
+
+    /// Returns whether a later process of it has asked for work than the one that is meant.
+    pub(crate) fn has_replaced(&self, generation: Option<u64>) -> bool {
+        generation.is_some_and(|meant| meant < self.generation.load(Ordering::Acquire))
+    }
+
+    fn continue_as(&self, old: &Self) {
+        for (new, old) in [
+            (&self.last_seen_ms, &old.last_seen_ms),
+            (&self.heard_ms, &old.heard_ms),
+            (&self.generation, &old.generation),
+        ] {
+            new.store(old.load(Ordering::Acquire), Ordering::Release);
+        }
     }
 
     pub(crate) fn last_seen(&self) -> Option<Timestamp> {
@@ -99,8 +135,13 @@ struct Known {
 }
 
 impl Registry {
-    /// Reads everyone again. Returns the groups of people, by `human:name`.
-    pub(crate) fn reload(&self, store: &Store) -> Result<HashMap<String, Vec<String>>, StoreError> {
+    /// Reads everyone again, when the plane has been running for `running`. Returns the groups of
+    /// people, by `human:name`.
+    pub(crate) fn reload(
+        &self,
+        store: &Store,
+        running: Duration,
+    ) -> Result<HashMap<String, Vec<String>>, StoreError> {
         let _alone = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let people = store.principals()?;
         let runners = store.runners()?;
@@ -114,9 +155,9 @@ impl Registry {
         }
         for row in &runners {
             let Some(runner) = runner_of(row) else { continue };
-            if let Some(old) = before.runners.get(&runner.id) {
-                let seen = old.last_seen_ms.load(Ordering::Relaxed);
-                runner.last_seen_ms.store(seen, Ordering::Relaxed);
+            match before.runners.get(&runner.id) {
+                Some(old) => runner.continue_as(old),
+                None => runner.heard_ms.store(whole_ms(running), Ordering::Relaxed),
             }
             let runner = Arc::new(runner);
             known.runners.insert(runner.id.clone(), Arc::clone(&runner));
@@ -179,5 +220,11 @@ fn runner_of(row: &RunnerRow) -> Option<Runner> {
         enrolled_at: row.enrolled_at,
         is_revoked: row.revoked_at.is_some(),
         last_seen_ms: AtomicU64::new(0),
+        heard_ms: AtomicU64::new(0),
+        generation: AtomicU64::new(0),
     })
+}
+
+fn whole_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

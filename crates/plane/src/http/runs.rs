@@ -9,11 +9,14 @@ use hyper::HeaderMap;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use warrant_protocol::state::WireStatus;
+use warrant_protocol::story::summarize;
 use warrant_protocol::wire::{
     ApproveRun, CancelRun, DisclosedWorkspace, DisclosureReport, PolicyDecisionView, PrincipalRole,
     RefuseRun, RunSummary, SubmitResult, SubmitRun,
 };
-use warrant_protocol::{Decision, Isolation, RunId, RunRequest, RunState, Timestamp};
+use warrant_protocol::{
+    ChainedEvent, Decision, Event, Isolation, RunId, RunRequest, RunState, Timestamp,
+};
 
 use super::budget::{Holder, Reservation};
 use super::error::HttpError;
@@ -26,7 +29,6 @@ use crate::approvals::{ApproveError, Approved, Stopped};
 use crate::archive::PIECE_BYTES;
 use crate::leases::actor_of;
 use crate::notary::Judgment;
-use crate::random;
 use crate::reception::{APPROVAL_WAIT_MS, Reception, Submission};
 use crate::store::{ExportPosition, Listing, ListingFilter, RunRow, StoreError, SummaryRow};
 
@@ -67,7 +69,7 @@ pub(super) async fn submit(State(service): State<Shared>, request: Request) -> A
 
 impl PlaneService {
     fn receive(&self, priority: i32, submission: Submission) -> Answer {
-        let now = random::now()?;
+        let now = self.plane.now();
         let (pool, agent_kind) =
             (submission.request.pool.clone(), submission.request.agent_kind.clone());
         let isolation = submission.request.isolation.unwrap_or(Isolation::Process);
@@ -117,7 +119,7 @@ impl PlaneService {
     }
 
     fn dry_run(&self, request: &RunRequest) -> Answer {
-        let judgment = self.judge(request, random::now()?);
+        let judgment = self.judge(request, self.plane.now());
         let decision = judgment.summary.decision;
         if decision == Decision::Deny {
             return Err(HttpError::policy_denied(judgment.summary.reasons, None));
@@ -309,8 +311,14 @@ impl PlaneService {
         let last = row.event_count.saturating_sub(1);
         let last = self.plane.store().events_piece(&row.id, last, 1)?;
         let failure_message = last.last().and_then(|last| {
-            let event: Value = serde_json::from_str(&last.body).ok()?;
-            event.get("event")?.get("message")?.as_str().map(ToOwned::to_owned)
+            let event: ChainedEvent = serde_json::from_str(&last.body).ok()?;
+            match event.event() {
+                Event::RunFailed { message, .. } => Some(message.clone()),
+                Event::RunCancelled { .. } => {
+                    Some(format!("cancelled by {}", summarize(&event).detail))
+                }
+                _ => None,
+            }
         });
         let mut head = json!({
             "runId": row.id,

@@ -17,8 +17,8 @@ use warrant_protocol::claim::{Claim, InvalidClaim};
 use warrant_protocol::policy::DEFAULT_MAX_FALSE_CLAIMS;
 use warrant_protocol::port::LeaseKey;
 use warrant_protocol::request::WorkspaceMode;
-use warrant_protocol::wire::TOKEN_BEYOND_LEASE_MS;
-use warrant_protocol::{Digest, Isolation, PrincipalId, RunId, RunRequest, Timestamp};
+use warrant_protocol::wire::{DisconnectRule, TOKEN_BEYOND_LEASE_MS};
+use warrant_protocol::{Digest, Isolation, PrincipalId, RunId, RunRequest, TimeSource, Timestamp};
 
 use super::admission::Admission;
 use super::error::HttpError;
@@ -31,15 +31,18 @@ use super::settings::{Limits, Settings};
 use super::store_watch::StoreWatch;
 use super::tokens::TokenCache;
 use super::waiting::{Changes, Waiters, Wanted, going_down};
+use crate::clock::SystemTimeSource;
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
 use crate::home::Home;
 use crate::judge::no_policy_hash;
+use crate::lease_table::HolderStatus;
 use crate::notary::Judgment;
 use crate::page::Tickets;
 use crate::policy_holder::{PolicyHolder, PolicyInForce};
 use crate::random;
+use crate::reap::Reaped;
 use crate::request_context::note_principal;
-use crate::store::{BLOB_GRACE_MS, PrincipalRow, RunRow, StoreError, Swept};
+use crate::store::{BLOB_GRACE_MS, LiveRun, PrincipalRow, RunRow, StoreError, Swept};
 
 /// How often the plane looks for leases that ran out and for what others queued.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -101,8 +104,20 @@ impl PlaneService {
     /// # Errors
     /// [`ServiceError`] when the store or the policy cannot be used.
     pub fn open(home: Home, settings: Settings) -> Result<Self, ServiceError> {
+        Self::open_on(home, settings, Arc::new(SystemTimeSource))
+    }
+
+    /// As [`PlaneService::open`], on these clocks.
+    ///
+    /// # Errors
+    /// Those of [`PlaneService::open`].
+    pub fn open_on(
+        home: Home,
+        settings: Settings,
+        time: Arc<dyn TimeSource>,
+    ) -> Result<Self, ServiceError> {
         let policy_holder = PolicyHolder::of(home.root());
-        let plane = EmbeddedPlane::open_service(home, no_policy_hash())?;
+        let plane = EmbeddedPlane::open_service_on(home, no_policy_hash(), time)?;
         if let PolicyInForce { policy: None, fault: Some(fault) } =
             policy_holder.look_with(plane.store())
         {
@@ -193,7 +208,7 @@ impl PlaneService {
 
     /// Reads everyone with a token again.
     pub(crate) fn reload_registry(&self) -> Result<(), EmbeddedError> {
-        let groups = self.registry.reload(self.plane.store())?;
+        let groups = self.registry.reload(self.plane.store(), self.plane.running_time())?;
         self.plane.set_groups(groups);
         // Who may approve by group is known only now.
         for run in self.plane.issue_approved()? {
@@ -273,7 +288,7 @@ impl PlaneService {
 
     /// Returns what a claim token opens, and for whom.
     pub(crate) fn open_claim(&self, token: &str) -> Result<Opened, HttpError> {
-        let now = random::now()?;
+        let now = self.plane.now();
         let claim = match self.tokens.known(token, now) {
             Some(claim) => claim,
             None => {
@@ -290,7 +305,7 @@ impl PlaneService {
             return Err(HttpError::not_accepted("the runner was sent away"));
         }
         let epoch = claim.epoch.ok_or(InvalidClaim::RunnerMismatch)?;
-        runner.seen(now);
+        runner.seen(now, self.plane.running_time());
         Ok(Opened { lease: LeaseKey { run: claim.run_id, epoch }, runner })
     }
 
@@ -314,7 +329,7 @@ impl PlaneService {
             run_id: lease.run.clone(),
             runner_id: runner.id.clone(),
             nonce: URL_SAFE_NO_PAD.encode(random::bytes::<16>()?),
-            exp: random::now()?.plus_ms(lease_ms + TOKEN_BEYOND_LEASE_MS),
+            exp: self.plane.now().plus_ms(lease_ms.saturating_add(TOKEN_BEYOND_LEASE_MS)),
             epoch: Some(lease.epoch),
         };
         let token = claim.to_token(self.plane.home().plane_key());
@@ -346,12 +361,19 @@ impl PlaneService {
     /// Ends leases that ran out and questions nobody answered; wakes whoever can go on.
     pub(crate) fn sweep(&self) -> Result<(), EmbeddedError> {
         self.policy();
-        let now = random::now()?;
-        let is_gone = |id: &str| {
-            let runner = id.parse().ok().and_then(|id| self.registry.runner(&id));
-            runner.is_none_or(|runner| runner.is_revoked)
-        };
-        let reaped = self.plane.reap_leases(now, is_gone)?;
+        self.reap()?;
+        for (pool, _) in self.plane.store().queued_by_pool()? {
+            self.waiters.wake_pool(&pool);
+        }
+        Ok(())
+    }
+
+    /// Ends the leases that ran out, and tells whoever waits. Returns which runs that were.
+    ///
+    /// # Errors
+    /// [`EmbeddedError`] when the store failed.
+    pub fn reap(&self) -> Result<Reaped, EmbeddedError> {
+        let reaped = self.plane.reap_leases(|run| self.holder_of(run))?;
         for run in &reaped.lost {
             tracing::warn!(run.id = %run, "the runner of {run} is gone; sealed as lost");
             self.metrics.count("runs.lost");
@@ -363,10 +385,25 @@ impl PlaneService {
             self.metrics.count("runs.requeued");
             self.changes.tell(run);
         }
-        for (pool, _) in self.plane.store().queued_by_pool()? {
-            self.waiters.wake_pool(&pool);
+        Ok(reaped)
+    }
+
+    /// Returns whether the process that took a run can still be there.
+    fn holder_of(&self, run: &LiveRun) -> HolderStatus {
+        let id = run.runner.as_deref().and_then(|id| id.parse().ok());
+        let runner = id.and_then(|id| self.registry.runner(&id));
+        match runner {
+            Some(runner) if !runner.is_revoked && !runner.has_replaced(run.generation) => {
+                HolderStatus::Possible
+            }
+            Some(_) | None => HolderStatus::Gone,
         }
-        Ok(())
+    }
+
+    /// Returns what a runner does with a started run while this plane does not answer.
+    pub(crate) fn disconnect_rule(&self) -> DisconnectRule {
+        let policy = self.policy();
+        policy.map_or(DisconnectRule::DEFAULT, |policy| policy.controls().disconnect_rule())
     }
 
     /// Removes what the policy says need not be kept any longer.

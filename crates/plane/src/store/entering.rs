@@ -42,7 +42,7 @@ pub(super) fn insert_run(connection: &Connection, run: &NewRun) -> Result<(), St
             u64::from(entered.owner.is_some()),
             entered.owner.and_then(|owner| owner.liveness.as_deref()),
             entered.owner.map(|owner| owner.runner.as_str()),
-            entered.owner.map(|owner| owner.lease_until.unix_ms()),
+            entered.owner.map(|owner| owner.lease_until().unix_ms()),
         ])?;
     let seq = connection.last_insert_rowid();
     connection

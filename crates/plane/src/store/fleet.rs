@@ -60,13 +60,34 @@ pub struct EnrollTokenRow {
     pub expires_at: Timestamp,
 }
 
-/// What became of an enrollment with a single-use token.
+/// What lets a runner in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EnrollToken {
+    /// A token that lets any number in, checked by the caller.
+    Reusable,
+    /// A token that lets one in, by its digest.
+    Once(Digest),
+}
+
+/// What an enrollment with a key that is known means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EnrollAgain {
+    /// The same runner: the sender proved that it has the private key.
+    SameRunner,
+    /// Another runner.
+    NewRunner,
+}
+
+/// What became of an enrollment.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enrolling {
-    /// The runner is in.
-    Enrolled,
-    /// The token is unknown, used or over, or is for another pool; it was not used up by this.
+    /// The runner is in, under this id.
+    Enrolled(String),
+    /// The token is unknown, used by another runner or over, or is for another pool; it was not
+    /// used up by this.
     Refused,
+    /// The runner with this key was revoked.
+    Revoked,
 }
 
 impl Store {
@@ -163,32 +184,59 @@ impl Store {
         })
     }
 
-    /// Keeps a runner whose token to get in is good for many.
+    /// Lets a runner in and uses up its token, both or neither. The same runner again, by its key,
+    /// is the same runner: with a token for many, or with the one-time token that let it in.
     ///
     /// # Errors
     /// [`StoreError`] when nothing could be kept.
-    pub fn add_runner(&self, runner: RunnerRow) -> Result<(), StoreError> {
-        self.write(Durability::Now, move |connection| insert_runner(connection, &runner))
+    pub fn enroll(
+        &self,
+        token: EnrollToken,
+        runner: RunnerRow,
+        again: EnrollAgain,
+    ) -> Result<Enrolling, StoreError> {
+        self.write(Durability::Now, move |connection| {
+            let known = match again {
+                EnrollAgain::SameRunner => runner_with_key(connection, &runner)?,
+                EnrollAgain::NewRunner => None,
+            };
+            if known.as_ref().is_some_and(|known| known.revoked_at.is_some()) {
+                return Ok(Enrolling::Revoked);
+            }
+            if let EnrollToken::Once(hash) = token {
+                let id = known.as_ref().map_or(&runner.id, |known| &known.id);
+                let used = connection.execute(
+                    "UPDATE enroll_tokens SET used_at = coalesce(used_at, ?1), used_by = ?4
+                     WHERE token_hash = ?2 AND (pool IS NULL OR pool = ?3)
+                       AND (used_by = ?4 OR (used_at IS NULL AND expires_at > ?1))",
+                    params![runner.enrolled_at.unix_ms(), hash.as_bytes(), runner.pool, id],
+                )?;
+                if used == 0 {
+                    return Ok(Enrolling::Refused);
+                }
+            }
+            match known {
+                Some(known) => Ok(Enrolling::Enrolled(known.id)),
+                None => {
+                    insert_runner(connection, &runner, again)?;
+                    Ok(Enrolling::Enrolled(runner.id))
+                }
+            }
+        })
     }
 
-    /// Keeps a runner and uses up its token, both or neither.
+    /// Sets the token of a runner, when it is another one.
     ///
     /// # Errors
     /// [`StoreError`] when nothing could be kept.
-    pub fn enroll_once(&self, token: Digest, runner: RunnerRow) -> Result<Enrolling, StoreError> {
+    pub fn set_runner_token(&self, id: &str, hash: Digest) -> Result<(), StoreError> {
+        let id = id.to_owned();
         self.write(Durability::Now, move |connection| {
-            let at = runner.enrolled_at.unix_ms();
-            let used = connection.execute(
-                "UPDATE enroll_tokens SET used_at = ?1
-                 WHERE token_hash = ?2 AND used_at IS NULL AND expires_at > ?1
-                   AND (pool IS NULL OR pool = ?3)",
-                params![at, token.as_bytes(), runner.pool],
+            connection.execute(
+                "UPDATE runners SET token_hash = ?1 WHERE id = ?2 AND token_hash <> ?1",
+                params![hash.as_bytes(), id],
             )?;
-            if used == 0 {
-                return Ok(Enrolling::Refused);
-            }
-            insert_runner(connection, &runner)?;
-            Ok(Enrolling::Enrolled)
+            Ok(())
         })
     }
 
@@ -237,16 +285,35 @@ impl Store {
     }
 }
 
-fn insert_runner(connection: &Connection, runner: &RunnerRow) -> Result<(), StoreError> {
+/// Returns the runner that proved to have this key in this pool.
+// SECURITY: one that only named the key may be anybody.
+fn runner_with_key(
+    connection: &Connection,
+    runner: &RunnerRow,
+) -> Result<Option<RunnerRow>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT id, pool, public_key_pem, token_hash, enrolled_at, revoked_at
+         FROM runners WHERE public_key_pem = ? AND pool = ? AND is_proved = 1",
+    )?;
+    let found = statement.query_row(params![runner.public_key_pem, runner.pool], runner_row);
+    Ok(found.optional()?)
+}
+
+fn insert_runner(
+    connection: &Connection,
+    runner: &RunnerRow,
+    again: EnrollAgain,
+) -> Result<(), StoreError> {
     connection.execute(
-        "INSERT INTO runners (id, pool, public_key_pem, token_hash, enrolled_at)
-         VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO runners (id, pool, public_key_pem, token_hash, enrolled_at, is_proved)
+         VALUES (?, ?, ?, ?, ?, ?)",
         params![
             runner.id,
             runner.pool,
             runner.public_key_pem,
             runner.token_hash.as_bytes(),
             runner.enrolled_at.unix_ms(),
+            again == EnrollAgain::SameRunner,
         ],
     )?;
     Ok(())

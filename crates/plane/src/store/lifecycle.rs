@@ -157,25 +157,6 @@ impl Store {
         })
     }
 
-    /// Gives every lease that came over the network until `until` at least: while the plane was
-    /// down nobody could renew.
-    ///
-    /// # Errors
-    /// [`StoreError`] when nothing could be kept.
-    pub fn prolong_leases(&self, until: Timestamp) -> Result<(), StoreError> {
-        self.write(Durability::Now, move |connection| {
-            let is_held = in_states(RunState::is_held);
-            connection.execute(
-                &format!(
-                    "UPDATE runs SET lease_until = max(lease_until, ?)
-                     WHERE owner IS NULL AND {is_held}"
-                ),
-                [until.unix_ms()],
-            )?;
-            Ok(())
-        })
-    }
-
     /// Puts a leased run that was never started back into the queue.
     ///
     /// # Errors

@@ -66,14 +66,16 @@ pub struct LiveRun {
     pub epoch: u64,
     /// The name under which its holder's life can be checked.
     pub owner: Option<String>,
-    /// Until when its lease lasts.
-    pub lease_until: Option<Timestamp>,
+    /// How long its lease lasts without renewal.
+    pub lease_ms: Option<u64>,
     /// Until when approvals are waited for.
     pub deadline: Option<Timestamp>,
-    /// When somebody asked for it to be stopped.
-    pub stop_at: Option<Timestamp>,
+    /// For how long its runner goes on while the plane does not answer, if it does.
+    pub disconnect_ms: Option<u64>,
     /// The runner that holds it.
     pub runner: Option<String>,
+    /// Which process of that runner took it.
+    pub generation: Option<u64>,
 }
 
 /// Which runs are wanted.
@@ -154,8 +156,8 @@ impl Store {
         self.read(|connection| {
             let is_live = in_states(|state| !state.is_terminal());
             let mut statement = connection.prepare_cached(&format!(
-                "SELECT id, state, epoch, owner, lease_until, deadline, stop_at, runner FROM runs
-                 WHERE {is_live} ORDER BY state, seq"
+                "SELECT id, state, epoch, owner, lease_ms, deadline, disconnect_ms, runner,
+                   generation FROM runs WHERE {is_live} ORDER BY state, seq"
             ))?;
             let rows = statement.query_map([], live_row)?;
             Ok(rows.collect::<Result<_, _>>()?)
@@ -170,8 +172,8 @@ impl Store {
         self.read(|connection| {
             let is_held = in_states(RunState::is_held);
             let mut statement = connection.prepare_cached(&format!(
-                "SELECT id, state, epoch, owner, lease_until, deadline, stop_at, runner FROM runs
-                 WHERE {is_held} AND owner IS NULL ORDER BY seq"
+                "SELECT id, state, epoch, owner, lease_ms, deadline, disconnect_ms, runner,
+                   generation FROM runs WHERE {is_held} AND owner IS NULL ORDER BY seq"
             ))?;
             let rows = statement.query_map([], live_row)?;
             Ok(rows.collect::<Result<_, _>>()?)
@@ -367,10 +369,11 @@ fn live_row(row: &Row<'_>) -> rusqlite::Result<LiveRun> {
         state: state_column(row, 1)?,
         epoch: row.get(2)?,
         owner: row.get(3)?,
-        lease_until: optional_timestamp(row, 4)?,
+        lease_ms: row.get(4)?,
         deadline: optional_timestamp(row, 5)?,
-        stop_at: optional_timestamp(row, 6)?,
+        disconnect_ms: row.get(6)?,
         runner: row.get(7)?,
+        generation: row.get(8)?,
     })
 }
 

@@ -116,8 +116,19 @@ pub struct Owner {
     pub runner: String,
     /// When it was given.
     pub at: Timestamp,
-    /// Until when the lease lasts.
-    pub lease_until: Timestamp,
+    /// How long the lease lasts without renewal.
+    pub lease_ms: u64,
+    /// For how long the runner goes on while the plane does not answer, if it does.
+    pub disconnect_ms: Option<u64>,
+    /// Which process of the runner took it.
+    pub generation: Option<u64>,
+}
+
+impl Owner {
+    /// Returns until when the lease would last without renewal, for people; it decides nothing.
+    pub(super) const fn lease_until(&self) -> Timestamp {
+        self.at.plus_ms(self.lease_ms)
+    }
 }
 
 /// How many events a chain has after an append.

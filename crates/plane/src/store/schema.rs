@@ -8,7 +8,7 @@ use super::StoreError;
 use crate::files::FileLock;
 
 /// The schema this program writes.
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 
 const V1: &str = "
 CREATE TABLE runs (
@@ -269,8 +269,20 @@ INSERT OR IGNORE INTO blob_runs
 PRAGMA user_version = 6;
 ";
 
+/// What was agreed with the runner of a lease, in durations, and which process of it took the run;
+/// and which runner a one-time enroll token let in, and whether it proved to have its key.
+const V7: &str = "
+ALTER TABLE runs ADD COLUMN lease_ms INTEGER;
+ALTER TABLE runs ADD COLUMN disconnect_ms INTEGER;
+ALTER TABLE runs ADD COLUMN generation INTEGER;
+UPDATE runs SET lease_ms = lease_until - updated_at WHERE lease_until > updated_at;
+ALTER TABLE enroll_tokens ADD COLUMN used_by TEXT;
+ALTER TABLE runners ADD COLUMN is_proved INTEGER NOT NULL DEFAULT 0;
+PRAGMA user_version = 7;
+";
+
 /// What leads from each version to the next; the first makes an empty database one of version 1.
-const STEPS: [&str; VERSION as usize] = [V1, V2, V3, V4, V5, V6];
+const STEPS: [&str; VERSION as usize] = [V1, V2, V3, V4, V5, V6, V7];
 
 /// Makes everything that a database of this version has.
 pub(super) fn make(connection: &Connection) -> Result<(), StoreError> {

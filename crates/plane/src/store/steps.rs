@@ -41,7 +41,8 @@ pub(super) fn take(
     let LeaseKey { run, epoch } = lease;
     let taking = StateChange {
         transitions,
-        assigned: "epoch = ?5, owner = ?1, runner = ?2, lease_until = ?3, updated_at = ?4",
+        assigned: "epoch = ?5, owner = ?1, runner = ?2, lease_until = ?3, updated_at = ?4,
+          lease_ms = ?7, disconnect_ms = ?8, generation = ?9",
         run: "id = ?6 AND epoch = ?5 - 1",
     };
     let taken = connection
@@ -50,10 +51,13 @@ pub(super) fn take(
             params![
                 owner.liveness,
                 owner.runner,
-                owner.lease_until.unix_ms(),
+                owner.lease_until().unix_ms(),
                 owner.at.unix_ms(),
                 epoch,
                 run.as_str(),
+                owner.lease_ms,
+                owner.disconnect_ms,
+                owner.generation,
             ],
             |row| Ok((place_row(row)?, row.get::<_, String>(2)?, row.get::<_, i64>(3)?)),
         )

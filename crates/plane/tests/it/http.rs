@@ -6,6 +6,7 @@ mod facts;
 mod fleet;
 mod fuzz;
 mod house;
+mod leases;
 mod lies;
 mod page;
 mod people;

@@ -184,7 +184,12 @@ fn a_store_of_the_version_before_keeps_what_it_holds() {
     drop(store);
     let raw = rusqlite::Connection::open(dir.path().join("plane.db")).unwrap();
     raw.execute_batch(
-        "ALTER TABLE runs ADD COLUMN prompt TEXT NOT NULL DEFAULT '';
+        "ALTER TABLE runs DROP COLUMN lease_ms;
+         ALTER TABLE runs DROP COLUMN disconnect_ms;
+         ALTER TABLE runs DROP COLUMN generation;
+         ALTER TABLE enroll_tokens DROP COLUMN used_by;
+         ALTER TABLE runners DROP COLUMN is_proved;
+         ALTER TABLE runs ADD COLUMN prompt TEXT NOT NULL DEFAULT '';
          ALTER TABLE runs ADD COLUMN judgment TEXT NOT NULL DEFAULT '';
          ALTER TABLE runs ADD COLUMN request TEXT NOT NULL DEFAULT '';
          ALTER TABLE runs ADD COLUMN contract TEXT;

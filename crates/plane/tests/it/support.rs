@@ -152,6 +152,8 @@ pub(crate) fn owner() -> Owner {
         liveness: Some("00".into()),
         runner: "rnr_1".into(),
         at: at(2_000),
-        lease_until: at(17_000),
+        lease_ms: 15_000,
+        disconnect_ms: None,
+        generation: None,
     }
 }

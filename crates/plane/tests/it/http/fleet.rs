@@ -229,7 +229,7 @@ fn a_stop_reaches_a_runner_that_waits_within_a_second() {
     assert_eq!(renewed["directive"], "stop");
     assert_eq!(renewed["actor"], json!({"kind": "human", "id": "admin"}));
     let actor = crate::support::person("admin");
-    let (events, receipt) = runner.end(&mut held, &Event::RunCancelled { actor });
+    let (events, receipt) = runner.end(&mut held, &Event::RunCancelled { actor, reason: None });
     let body = json!({"events": events, "receipt": receipt.to_value()});
     let (status, answer) = runner.post(&held, "complete", &body);
     assert_eq!(status, 200, "{answer}");
@@ -266,29 +266,6 @@ fn a_run_handed_back_goes_to_the_next_runner() {
     assert_eq!(second.post(&again, "hand-back", &json!({})).0, 409, "it was started");
     assert_eq!(second.finish(&mut again).0, 200);
     verified(&plane, &run, &second);
-}
-
-#[test]
-fn a_lease_that_runs_out_requeues_before_the_start_and_loses_after_it() {
-    let plane = Plane::start();
-    let runner = HandRunner::enroll(&plane, "default");
-    let unstarted = plane.submit("echo 1");
-    let held = runner.claim(0).unwrap();
-    assert_eq!(held.run, unstarted);
-    let started = plane.submit("echo 2");
-    let mut running = runner.claim(0).unwrap();
-    assert_eq!(running.run, started);
-    runner.start(&mut running);
-    let later = crate::support::now().plus_ms(60_000);
-    let reaped = plane.service.plane().reap_leases(later, |_| false).unwrap();
-    assert_eq!(reaped.requeued[0].as_str(), unstarted);
-    assert_eq!(reaped.lost[0].as_str(), started);
-    assert_eq!(plane.view(&started)["state"], "lost");
-    assert_eq!(runner.finish(&mut running).0, 409, "too late");
-    let again = runner.claim(0).unwrap();
-    assert_eq!(again.run, unstarted);
-    assert_eq!(runner.post(&held, "start", &json!({})).0, 409, "the old lease is fenced");
-    verified(&plane, &started, &runner);
 }
 
 #[test]

@@ -156,12 +156,12 @@ fn a_runner_cannot_speak_for_people() {
         complete(runner, held, &[granted, ran, end, Event::RunCompleted {}])
     });
     scene.check("run.cancelled.actor", |runner, held| {
-        complete(runner, held, &[Event::RunCancelled { actor: person("alice") }])
+        complete(runner, held, &[Event::RunCancelled { actor: person("alice"), reason: None }])
     });
     // Even the requester, who may well have asked, but did not.
     scene.check("run.cancelled.actor", |runner, held| {
         let actor = held.contract.body().requested_by.clone();
-        complete(runner, held, &[Event::RunCancelled { actor }])
+        complete(runner, held, &[Event::RunCancelled { actor, reason: None }])
     });
 }
 
@@ -316,8 +316,8 @@ fn events_that_only_the_plane_writes_are_refused_from_a_runner() {
         Event::ConsentRequested { requirement: "any-run".into() },
         Event::ApprovalDenied { actor: person.clone(), reason: "no".into() },
         Event::SecretReleased { name: "API_TOKEN".parse().unwrap(), scope: "x".into() },
-        Event::RunStarted { epoch: 1, lamport: None },
-        Event::RunStopping { actor: person },
+        Event::RunStarted { epoch: 1, lamport: None, start_id: None },
+        Event::RunStopping { actor: person, reason: None },
         Event::RunRequeued { epoch: 1 },
         Event::RunLost { epoch: 1, last_heard_at: now() },
         Event::ContractExpired { expires_at: now() },
@@ -387,7 +387,7 @@ fn a_runner_that_lies_too_often_is_revoked_and_its_runs_are_a_dead_runners() {
         let mut held = runner.claim(0).unwrap();
         runner.start(&mut held);
         let actor = person("alice");
-        let lie = complete(&runner, &mut held, &[Event::RunCancelled { actor }]);
+        let lie = complete(&runner, &mut held, &[Event::RunCancelled { actor, reason: None }]);
         // A repeated message is one claim.
         for _ in 0..2 {
             let (status, answer) = runner.post(&held, lie.verb, &lie.body);

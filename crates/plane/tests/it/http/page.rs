@@ -136,7 +136,7 @@ fn hold(plane: &Plane, runner: &HandRunner, mut held: HeldRun) {
     held.chain.append(crate::support::now(), &kept).unwrap();
     let events = runner.told_since(&held, held.chain.events().len() - 1);
     assert_eq!(runner.post(&held, "events", &json!({"events": events})).0, 200);
-    let (events, receipt) = runner.end(&mut held, &Event::RunCancelled { actor });
+    let (events, receipt) = runner.end(&mut held, &Event::RunCancelled { actor, reason: None });
     let body = json!({"events": events, "receipt": receipt.to_value()});
     let (status, answer) = runner.post(&held, "complete", &body);
     assert_eq!(status, 200, "{answer}");

@@ -15,7 +15,7 @@ use warrant_plane::http::settings::Settings;
 use warrant_plane::http::{PlaneService, ServeOptions, Shared, keep_house, router, serve};
 use warrant_protocol::{
     Chain, ChainedEvent, Contract, Digest, Event, Receipt, RunnerId, Sealer, Signed, Signer,
-    SigningKey, fold,
+    SigningKey, SteppedTime, fold,
 };
 
 /// A plane that serves until it is dropped.
@@ -76,7 +76,34 @@ impl Plane {
         Self::serve_in(dir, settings, None)
     }
 
+    /// Starts a plane on clocks that the test moves; nothing sweeps but the test.
+    pub(crate) fn start_on(time: &Arc<SteppedTime>) -> Self {
+        Self::start_again_on(
+            time,
+            Arc::new(tempfile::tempdir().unwrap()),
+            Settings::fresh().unwrap(),
+        )
+    }
+
+    /// As [`Plane::start_on`], in a home that is there.
+    pub(crate) fn start_again_on(
+        time: &Arc<SteppedTime>,
+        dir: Arc<TempDir>,
+        settings: Settings,
+    ) -> Self {
+        Self::serve_on(dir, settings, (None, Some(Arc::clone(time))))
+    }
+
     fn serve_in(dir: Arc<TempDir>, settings: Settings, tls: Option<TlsAcceptor>) -> Self {
+        Self::serve_on(dir, settings, (tls, None))
+    }
+
+    fn serve_on(
+        dir: Arc<TempDir>,
+        settings: Settings,
+        (tls, time): (Option<TlsAcceptor>, Option<Arc<SteppedTime>>),
+    ) -> Self {
+        let is_swept = time.is_none();
         let home = Home::open_at(dir.path().join("home"), None).unwrap();
         let folder = dir.path().join("home/policy");
         if !folder.exists() {
@@ -84,7 +111,10 @@ impl Plane {
             std::fs::write(folder.join("document.json"), policy().to_string()).unwrap();
         }
         let (admin, enroll) = (settings.admin_token.clone(), settings.enroll_token.clone());
-        let service = Arc::new(PlaneService::open(home, settings).unwrap());
+        let service = Arc::new(match time {
+            Some(time) => PlaneService::open_on(home, settings, time).unwrap(),
+            None => PlaneService::open(home, settings).unwrap(),
+        });
         let scheme = if tls.is_some() { "https" } else { "http" };
         let (stop, stopped) = watch::channel(false);
         let (tell, told) = std::sync::mpsc::channel();
@@ -93,7 +123,9 @@ impl Plane {
             runtime().block_on(async {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 tell.send(listener.local_addr().unwrap()).unwrap();
-                tokio::spawn(keep_house(Arc::clone(&shared)));
+                if is_swept {
+                    tokio::spawn(keep_house(Arc::clone(&shared)));
+                }
                 let admission = shared.admission();
                 let options = ServeOptions { tls, admission, shutdown: stopped };
                 serve(listener, router(shared), options).await.unwrap();
