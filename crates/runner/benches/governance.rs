@@ -70,7 +70,7 @@ fn judgment(policy: &PolicySnapshot, request: &RunRequest) -> Judgment {
 fn endings() -> [Event; 4] {
     let outcome = Outcome::Exited { code: 0 };
     [
-        Event::RunStarted { epoch: 1, lamport: Some(1) },
+        Event::RunStarted { epoch: 1, lamport: Some(1), start_id: None },
         Event::CommandExecuted { argv_hash: Digest::of(b"true"), exit_code: 0 },
         Event::OutcomeRecorded { outcome, exit_code: Some(0), usage: Usage::default() },
         Event::RunCompleted {},

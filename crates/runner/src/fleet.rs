@@ -268,6 +268,11 @@ impl Shared<'_> {
                 self.fleet.plane.forget(&key);
                 &self.fenced
             }
+            Err(RunError::GivenBack { reason, .. }) => {
+                tracing::warn!(run.id = %key.run, reason, "run given back before it started");
+                self.fleet.plane.let_go(&key);
+                &self.fenced
+            }
             Err(error) => {
                 let error = error_chain(&error);
                 tracing::error!(run.id = %key.run, %error, duration_ms, "run has no receipt yet");

@@ -8,6 +8,7 @@
 
 mod blobs;
 mod enroll;
+mod generation;
 mod http;
 mod keep;
 mod outbox;
@@ -34,15 +35,16 @@ use warrant_protocol::{
 
 pub use self::blobs::{BlobCache, LeaseBlobs};
 pub use self::enroll::{EnrollError, EnrollOptions, Enrolled, PinnedBy};
+pub use self::generation::next_generation;
 pub use self::http::{CallError, ClientError, EventsFrom, Http, KeyedCall};
-pub use self::keep::{Stop, StopSlot, Watched};
+pub use self::keep::{Outage, Stop, StopSlot, Watched};
 use self::outbox::Entry;
 pub use self::outbox::{Outbox, OutboxError};
 pub use self::stream::BlobStream;
 use crate::lease_timer::{LeaseStanding, LeaseTimer};
 
 /// How long a claim waits for work.
-const CLAIM_WAIT: Duration = Duration::from_secs(25);
+const CLAIM_WAIT: Duration = Duration::from_secs(15);
 /// An empty answer that comes sooner than this was not waited for.
 const PARKED_AT_LEAST: Duration = Duration::from_secs(2);
 /// How long to wait between two attempts, at first and at the most.
@@ -56,6 +58,7 @@ pub struct RemotePlane {
     abilities: RunnerAbilities,
     outbox: Outbox,
     time: Arc<dyn TimeSource>,
+    generation: Option<u64>,
     held: Arc<Mutex<HashMap<LeaseKey, Held>>>,
 }
 
@@ -72,6 +75,8 @@ pub struct RemoteParts {
     pub outbox: Outbox,
     /// The clocks.
     pub time: Arc<dyn TimeSource>,
+    /// Which process of this runner this is, see [`next_generation`].
+    pub generation: Option<u64>,
 }
 
 /// What this runner knows of a lease it holds.
@@ -109,8 +114,8 @@ impl RemotePlane {
     /// Returns the plane that this runner is enrolled at.
     #[must_use]
     pub fn new(parts: RemoteParts) -> Self {
-        let RemoteParts { http, enrolled, abilities, outbox, time } = parts;
-        Self { http, enrolled, abilities, outbox, time, held: Arc::default() }
+        let RemoteParts { http, enrolled, abilities, outbox, time, generation } = parts;
+        Self { http, enrolled, abilities, outbox, time, generation, held: Arc::default() }
     }
 
     /// Returns the clocks that leases are counted on.
@@ -141,6 +146,7 @@ impl RemotePlane {
             leases: Some(true),
             abilities: Some(self.abilities.clone()),
             wait_ms: Some(u64::try_from(CLAIM_WAIT.as_millis()).unwrap_or(u64::MAX)),
+            generation: self.generation,
         };
         let sent = self.time.moment();
         let answer = self.http.claim(self.enrolled.token(), &value(&body)?, CLAIM_WAIT)?;
@@ -269,7 +275,7 @@ impl RemotePlane {
             let next = self.time.moment().plus(pause);
             let standing = self.held().get_mut(lease).map(|held| held.timer.standing(next));
             let has_time = standing.is_some_and(|standing| standing != LeaseStanding::Over);
-            if !error.is_transient() || !has_time {
+            if !error.is_transient() || !has_time || self.outbox.is_giving_up() {
                 return Err(plane_error(&lease.run, error));
             }
             std::thread::sleep(pause);
@@ -347,7 +353,11 @@ impl Plane for RemotePlane {
         })?;
         let started = match dialect {
             Dialect::Leases => {
-                let body = StartRun { claim_token: claim_token.clone(), events: events.to_vec() };
+                let body = StartRun {
+                    claim_token: claim_token.clone(),
+                    events: events.to_vec(),
+                    start_id: Some(entry.start_id()),
+                };
                 let answer = self.say(lease, ("start", &claim_token), &body)?;
                 let result: StartResult = json::view(&answer).map_err(PlaneError::failed)?;
                 let secrets = result.secrets.into_iter();
@@ -441,6 +451,12 @@ impl RemotePlane {
     /// Lets undelivered receipts wait for the next life of this runner.
     pub fn leave_the_rest(&self) {
         self.outbox.give_up();
+    }
+
+    /// Lets go of a lease without forgetting it on disk: the next life of this runner gives it
+    /// back if this one could not.
+    pub fn let_go(&self, lease: &LeaseKey) {
+        self.held().remove(lease);
     }
 
     /// Forgets a lease that is over.

@@ -160,6 +160,14 @@ pub enum RunError {
     /// Another lease holds the run, or it ended already.
     #[error("the lease of {0} is over")]
     Fenced(RunId),
+    /// Nothing was started, and the run was given back to the plane or is left to it.
+    #[error("{run} was given back before it started: {reason}")]
+    GivenBack {
+        /// Which run.
+        run: RunId,
+        /// Why.
+        reason: &'static str,
+    },
     /// The plane did not take the receipt.
     #[error("the receipt was not taken")]
     Plane(#[source] PlaneError),

@@ -70,6 +70,18 @@ pub(crate) fn seal(
     if stopped == Some(Stop::Fenced) {
         return Err(RunError::Fenced(lease.key.run.clone()));
     }
+    if let Some(reason) = stopped.as_ref().and_then(own_reason)
+        && !journal.is_started()
+    {
+        // Nothing has happened, so another runner may have it. A plane that does not answer puts
+        // it back into the queue by itself.
+        let _ = surroundings.plane.hand_back(&lease.key);
+        return Err(RunError::GivenBack { run: lease.key.run.clone(), reason });
+    }
+    for outage in visit.iter().flat_map(|visit| visit.stop.outages()) {
+        let duration_ms = u64::try_from(outage.lasted.as_millis()).unwrap_or(u64::MAX);
+        journal.record(&Event::RunDisconnected { since: outage.since, duration_ms })?;
+    }
     let left_behind = left.map(|left| redactor.redact_text(&left));
     if let Some(left) = &left_behind {
         // The receipt's chain says it, however the program ended.
@@ -78,11 +90,14 @@ pub(crate) fn seal(
     journal.record(&recorded(&walked))?;
     let Walked { outcome, usage, upper, failure, unpacked, judged } = walked;
     let unpacked = unpacked.map(|why| redactor.redact_text(&why));
-    let message = failure.as_ref().map_or_else(String::new, |(_, text)| redactor.redact_text(text));
+    let mut message =
+        failure.as_ref().map_or_else(String::new, |(_, text)| redactor.redact_text(text));
     let last = match failure {
         None => Event::RunCompleted {},
         Some(_) if outcome == Outcome::Cancelled => {
-            Event::RunCancelled { actor: canceller(surroundings, lease, stopped) }
+            let (actor, reason) = canceller(surroundings, lease, stopped);
+            message = format!("cancelled by {}: {reason}", actor.label());
+            Event::RunCancelled { actor, reason: Some(reason.to_owned()) }
         }
         Some((failure, _)) => Event::RunFailed { failure, message: message.clone() },
     };
@@ -134,18 +149,34 @@ fn hand_in(
     })
 }
 
-/// Returns who cancelled a run.
-fn canceller(surroundings: &Surroundings<'_>, lease: &Lease, stopped: Option<Stop>) -> ActorRef {
+/// Returns why this runner stopped a run by its own decision, if it did.
+const fn own_reason(stop: &Stop) -> Option<&'static str> {
+    match stop {
+        Stop::Draining => Some("the runner ends and its time for draining is over"),
+        Stop::LeaseOver => Some("the plane did not answer for longer than its policy allows"),
+        Stop::Asked(_) | Stop::Fenced => None,
+    }
+}
+
+/// Returns who cancelled a run, and why.
+fn canceller(
+    surroundings: &Surroundings<'_>,
+    lease: &Lease,
+    stopped: Option<Stop>,
+) -> (ActorRef, &'static str) {
+    if let Some(reason) = stopped.as_ref().and_then(own_reason) {
+        let id = surroundings.identity.id.to_string();
+        return (ActorRef { kind: ActorKind::Service, id }, reason);
+    }
+    let asked = "asked for while it was running";
     match stopped {
-        Some(Stop::Asked(Some(actor))) => actor,
-        Some(Stop::Draining | Stop::LeaseOver | Stop::Fenced) => {
-            ActorRef { kind: ActorKind::Service, id: surroundings.identity.id.to_string() }
-        }
+        Some(Stop::Asked(Some(actor))) => (actor, asked),
         // The requester holds the run's cancellation, unless the plane knows somebody else.
-        Some(Stop::Asked(None)) | None => match surroundings.plane.renew(&lease.key) {
-            Ok(Renewal::Stop(Some(actor))) => actor,
+        _ => match surroundings.plane.renew(&lease.key) {
+            Ok(Renewal::Stop(Some(actor))) => (actor, asked),
             Ok(Renewal::Stop(None) | Renewal::Continue) | Err(_) => {
-                lease.contract.body().requested_by.clone()
+                let requester = lease.contract.body().requested_by.clone();
+                (requester, "the command that asked for it was interrupted")
             }
         },
     }

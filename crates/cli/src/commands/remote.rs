@@ -116,8 +116,14 @@ pub(crate) fn runners(plane: &PlaneClient, as_json: bool) -> anyhow::Result<Exit
             Some(at) => format!("seen {}", ui::printable(at)),
             None => format!("enrolled {}", word("enrolledAt")),
         };
+        let is = |name: &str| row.get(name).and_then(Value::as_bool) == Some(true);
+        let state = match (is("revoked"), is("unreachable")) {
+            (true, _) => "  revoked",
+            (false, true) => "  unreachable",
+            (false, false) => "",
+        };
         ui::data(&format!(
-            "{}  {:<12} {}  {seen}\n",
+            "{}  {:<12} {}  {seen}{state}\n",
             word("runnerId"),
             word("pool"),
             word("keyId")

@@ -19,6 +19,7 @@ use warrant_runner::fleet::{DataLock, Drain, Fleet, Tally};
 use warrant_runner::harness::MOCK_ARGUMENT;
 use warrant_runner::remote::{
     BlobCache, EnrollOptions, Enrolled, Http, Outbox, PinnedBy, RemoteParts, RemotePlane,
+    next_generation,
 };
 use warrant_sandbox::Backend;
 
@@ -96,7 +97,9 @@ pub(crate) fn work(
     };
     let outbox = Outbox::open_at(data.join("outbox"))?;
     let time = Arc::new(SystemTimeSource);
-    let plane = RemotePlane::new(RemoteParts { http, enrolled, abilities, outbox, time });
+    let generation = Some(next_generation(&data, random::now()?).context("--data-dir")?);
+    let plane =
+        RemotePlane::new(RemoteParts { http, enrolled, abilities, outbox, time, generation });
     let cache = BlobCache::open(&data.join("cache"), CACHE_BYTES).context("no room for blobs")?;
     let program = std::env::current_exe().ok().and_then(|path| path.to_str().map(str::to_owned));
     let backends: Vec<&dyn Backend> = backends.iter().map(AsRef::as_ref).collect();

@@ -14,6 +14,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use thiserror::Error;
 use warrant_protocol::keys::InvalidKey;
@@ -269,10 +271,14 @@ fn enroll(
     key: &SigningKey,
     options: &EnrollOptions<'_>,
 ) -> Result<EnrollResult, EnrollError> {
+    let token = options.token.ok_or(EnrollError::NoToken)?;
+    let pem = key.public().pem();
+    let proof = key.sign(Enroll::proof_text(token, pem, options.pool).as_bytes());
     let body = Enroll {
-        enroll_token: options.token.ok_or(EnrollError::NoToken)?.to_owned(),
-        public_key_pem: key.public().pem().to_owned(),
+        enroll_token: token.to_owned(),
+        public_key_pem: pem.to_owned(),
         pool: options.pool.clone(),
+        proof: Some(STANDARD.encode(proof)),
     };
     let malformed =
         |error: strict::InvalidJson| EnrollError::Plane(CallError::Malformed(error.detail()));

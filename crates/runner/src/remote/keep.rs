@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use warrant_protocol::port::LeaseKey;
 use warrant_protocol::request::ActorRef;
 use warrant_protocol::wire::{Directive, RenewLease, RenewResult};
-use warrant_protocol::{TimeSource, json};
+use warrant_protocol::{TimeSource, Timestamp, json};
 use warrant_sandbox::Cancel;
 
 use super::{CallError, Dialect, Held, Http, RemotePlane, value};
@@ -39,14 +39,36 @@ pub enum Stop {
     Fenced,
 }
 
-/// The place where the reason of a stop is left; the first one stays, but for being fenced.
+/// The place where the reason of a stop is left; the first one stays, but for being fenced. And
+/// what is known of the times in which the plane did not answer.
 #[derive(Debug, Default)]
-pub struct StopSlot(Mutex<Option<Stop>>);
+pub struct StopSlot {
+    reason: Mutex<Option<Stop>>,
+    outages: Mutex<Outages>,
+}
+
+/// A time in which the plane did not answer and the run went on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outage {
+    /// From when, by this machine's date.
+    pub since: Timestamp,
+    /// For how long.
+    pub lasted: Duration,
+}
+
+/// How many outages of one run are told one by one; what follows is added to the last.
+const MOST_OUTAGES: usize = 64;
+
+#[derive(Debug, Default)]
+struct Outages {
+    over: Vec<Outage>,
+    present: Option<Outage>,
+}
 
 impl StopSlot {
     /// Leaves a reason.
     pub fn set(&self, stop: Stop) {
-        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.is_none() || stop == Stop::Fenced {
             *slot = Some(stop);
         }
@@ -55,8 +77,41 @@ impl StopSlot {
     /// Returns the reason, if there is one.
     #[must_use]
     pub fn reason(&self) -> Option<Stop> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+
+    /// Returns the times in which the plane did not answer, the present one last.
+    #[must_use]
+    pub fn outages(&self) -> Vec<Outage> {
+        let outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
+        outages.over.iter().copied().chain(outages.present).collect()
+    }
+
+    /// Notes for how long the plane has not answered by now, if it has not.
+    pub(crate) fn note_outage(&self, now: Timestamp, lasted: Option<Duration>) {
+        let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
+        outages.present = lasted.map(|lasted| {
+            let since = outages.present.map_or_else(|| before(now, lasted), |known| known.since);
+            Outage { since, lasted }
+        });
+    }
+
+    /// Notes that the plane answers again after `lasted`.
+    pub(crate) fn end_outage(&self, now: Timestamp, lasted: Duration) {
+        self.note_outage(now, Some(lasted));
+        let mut outages = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(ended) = outages.present.take() else { return };
+        let is_full = outages.over.len() >= MOST_OUTAGES;
+        match outages.over.last_mut().filter(|_| is_full) {
+            Some(last) => last.lasted += ended.lasted,
+            None => outages.over.push(ended),
+        }
+    }
+}
+
+fn before(now: Timestamp, lasted: Duration) -> Timestamp {
+    let ms = u64::try_from(lasted.as_millis()).unwrap_or(u64::MAX);
+    Timestamp::from_unix_ms(now.unix_ms().saturating_sub(ms)).unwrap_or(now)
 }
 
 /// A lease that is being renewed until this is dropped.
@@ -115,6 +170,7 @@ impl Keeper {
                     let arrived = self.time.moment();
                     let outage = self.with_held(|held| held.renewed(&renewed, sent, arrived));
                     if let Some(outage) = outage.flatten() {
+                        self.stop.end_outage(self.time.date(), outage);
                         let away_ms = u64::try_from(outage.as_millis()).unwrap_or(u64::MAX);
                         tracing::warn!(run.id = %self.lease.run, away_ms, "the plane answers again");
                     }
@@ -148,8 +204,11 @@ impl Keeper {
     async fn until_over(&self) {
         loop {
             let now = self.time.moment();
-            let standing = self.with_held(|held| held.timer.standing(now));
-            if standing == Some(LeaseStanding::Over) {
+            let looked = self.with_held(|held| (held.timer.standing(now), held.timer.outage()));
+            if let Some((_, outage @ Some(_))) = looked {
+                self.stop.note_outage(self.time.date(), outage);
+            }
+            if let Some((LeaseStanding::Over, _)) = looked {
                 return;
             }
             tokio::time::sleep(LOOK_EVERY).await;

@@ -190,6 +190,12 @@ impl Entry {
         self.0.token.clone()
     }
 
+    /// Returns the name of this run's start under this lease: the same for every attempt.
+    pub(crate) fn start_id(&self) -> String {
+        let text = format!("warrant.start.v1\n{}", self.0.token);
+        Digest::of(text.as_bytes()).to_hex()
+    }
+
     /// Notes that the plane is asked to start the run.
     ///
     /// # Errors

@@ -46,20 +46,25 @@ fn enroll(plane: &Loopback, data: &Path, key: Option<&PublicKey>) -> Result<Enro
 }
 
 fn remote(plane: &Loopback, data: &Path) -> RemotePlane {
-    remote_with(plane, data, Arc::new(SystemTimeSource))
+    remote_with(plane, data, (Arc::new(SystemTimeSource), &recorded_plane_key()))
 }
 
-fn remote_with(plane: &Loopback, data: &Path, time: Arc<dyn TimeSource>) -> RemotePlane {
-    let enrolled = enroll(plane, data, Some(&recorded_plane_key())).unwrap();
+fn remote_with(
+    plane: &Loopback,
+    data: &Path,
+    (time, key): (Arc<dyn TimeSource>, &PublicKey),
+) -> RemotePlane {
+    let enrolled = enroll(plane, data, Some(key)).unwrap();
     let outbox = Outbox::open_at(data.join("outbox")).unwrap();
     let http = Arc::new(Http::new(&plane.url(), None).unwrap());
     let abilities = RunnerAbilities::default();
-    RemotePlane::new(RemoteParts { http, enrolled, abilities, outbox, time })
+    RemotePlane::new(RemoteParts { http, enrolled, abilities, outbox, time, generation: None })
 }
 
 /// Works until the plane was asked `claims` times for work.
 fn work(plane: &Loopback, data: &Path, claims: usize) -> Tally {
-    work_with(plane, RemoteSetup { data, claims, time: Arc::new(SystemTimeSource) })
+    let (time, plane_key) = (Arc::new(SystemTimeSource), recorded_plane_key());
+    work_with(plane, RemoteSetup { data, claims, time, plane_key })
 }
 
 /// How a runner of these tests is set up.
@@ -70,12 +75,14 @@ pub(crate) struct RemoteSetup<'a> {
     pub(crate) claims: usize,
     /// Its clocks.
     pub(crate) time: Arc<dyn TimeSource>,
+    /// The key it pins.
+    pub(crate) plane_key: PublicKey,
 }
 
 /// Works until the plane was asked so often for work, on the clocks that are given.
 pub(crate) fn work_with(plane: &Loopback, setup: RemoteSetup<'_>) -> Tally {
-    let RemoteSetup { data, claims, time } = setup;
-    let remote = remote_with(plane, data, time);
+    let RemoteSetup { data, claims, time, plane_key } = setup;
+    let remote = remote_with(plane, data, (time, &plane_key));
     let drain = Drain::default();
     let process = Process::new();
     let backends: [&dyn Backend; 1] = [&process];
@@ -121,7 +128,7 @@ fn lines(asked: &[Asked]) -> Vec<String> {
     asked.iter().map(line).collect()
 }
 
-fn posted<'a>(asked: &'a [Asked], ending: &str) -> Vec<&'a Asked> {
+pub(crate) fn posted<'a>(asked: &'a [Asked], ending: &str) -> Vec<&'a Asked> {
     asked.iter().filter(|asked| asked.method == "POST" && asked.path.ends_with(ending)).collect()
 }
 

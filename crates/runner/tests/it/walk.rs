@@ -234,7 +234,7 @@ fn a_runner_cannot_write_consents_or_releases_into_its_chain() {
     for forged in [
         Event::ConsentGranted { actor: crate::support::alice() },
         Event::SecretReleased { name: "TOKEN".parse().unwrap(), scope: "any".into() },
-        Event::RunStarted { epoch: 1, lamport: None },
+        Event::RunStarted { epoch: 1, lamport: None, start_id: None },
     ] {
         let mut chain = lease.chain.clone();
         let event = chain.append(now(), &forged).unwrap().clone();
