@@ -177,7 +177,7 @@ impl PlaneService {
         let Enrolling::Enrolled(id) = enrolled else {
             return Err(self.refuse_enrollment(enrolled, peer));
         };
-        let runner_id: RunnerId = id.parse().map_err(|_| HttpError::interrupted())?;
+        let runner_id: RunnerId = id.parse().map_err(|error| HttpError::internal(&error))?;
         let runner_token = self.runner_token(&runner_id);
         let hash = Digest::of(runner_token.as_bytes());
         self.plane.store().set_runner_token(&id, hash)?;
