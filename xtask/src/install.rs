@@ -18,6 +18,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "bash", package: "bash" },
     Tool { program: "bwrap", package: "bubblewrap" },
     Tool { program: "bzip2", package: "bzip2" },
+    Tool { program: "c++", package: "g++" },
     Tool { program: "cc", package: "gcc" },
     Tool { program: "chromium", package: "chromium" },
     Tool { program: "cmake", package: "cmake" },
@@ -68,6 +69,7 @@ const BENCH_TOOLS: &[Tool] =
 /// A sentence naming what cannot be installed.
 pub(crate) fn ensure() -> Result<(), String> {
     packages(TOOLS)?;
+    cargo_deny()?;
     clients::ensure()
 }
 
@@ -87,6 +89,21 @@ pub(crate) fn ensure_toolchains() -> Result<(), String> {
 pub(crate) fn ensure_bench() -> Result<(), String> {
     ensure()?;
     packages(BENCH_TOOLS)
+}
+
+/// Installs `cargo deny` from crates.io, unless it is there.
+fn cargo_deny() -> Result<(), String> {
+    let cargo = || Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let is_there = cargo().args(["deny", "--version"]).output();
+    if is_there.is_ok_and(|output| output.status.success()) {
+        return Ok(());
+    }
+    let install = ["install", "cargo-deny", "--locked", "--no-default-features", "--quiet"];
+    let installed = cargo().args(install).status();
+    match installed.is_ok_and(|status| status.success()) {
+        true => Ok(()),
+        false => Err("install it and try again: cargo install cargo-deny --locked".to_owned()),
+    }
 }
 
 fn packages(tools: &[Tool]) -> Result<(), String> {

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+mod fuzz;
 mod install;
 mod steps;
 
@@ -11,7 +12,9 @@ Chores of this repository
 Usage: cargo xtask <COMMAND>
 
 Commands:
-  test        Install what the tests need, then check format, lints, tests and documentation
+  test        Install what the tests need, then check format, dependencies, lints, tests,
+              documentation and, shortly, every fuzz target
+  fuzz        Run every fuzz target for a few seconds
   install     Install what the tests need, and nothing else
   toolchains  Install large toolchains too, and run each of them in the sandbox
   bench       Run every benchmark and print its figures
@@ -26,7 +29,8 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
-        ["test"] => install::ensure().and_then(|()| steps::test()),
+        ["test"] => install::ensure().and_then(|()| steps::test()).and_then(|()| fuzz::smoke()),
+        ["fuzz"] => fuzz::smoke(),
         ["install"] => install::ensure(),
         ["toolchains"] => install::ensure_toolchains().and_then(|()| steps::toolchains()),
         ["bench"] => install::ensure_bench().and_then(|()| steps::bench()),

@@ -12,6 +12,12 @@ struct Step {
 
 const TEST: &[Step] = &[
     Step { name: "format", arguments: &["fmt", "--all", "--check"], environment: &[] },
+    // Without advisories: their database is no package of a registry.
+    Step {
+        name: "licenses and sources of dependencies",
+        arguments: &["deny", "--locked", "check", "bans", "licenses", "sources"],
+        environment: &[],
+    },
     Step {
         name: "lints",
         arguments: &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"],

@@ -135,11 +135,58 @@ fn unsafe_lives_in_jail_alone() {
         let is_jail = package["name"] == "warrant-jail";
         assert_eq!(shares_lints, !is_jail, "{manifest}: only jail has lints of its own");
     }
-    let relaxed = concat!("allow(", "unsafe_code");
+    // No attribute, `allow`, `expect` or `warn`, undoes a `forbid`: the compiler refuses it.
+    let workspace = std::fs::read_to_string(crate::root().join("Cargo.toml")).unwrap();
+    assert!(workspace.contains("unsafe_code = \"forbid\""), "a weaker lint can be undone");
+    let named = ["unsafe", "_code"].concat();
     for file in crate::files(".rs") {
         let shown = file.strip_prefix(crate::root()).unwrap().display().to_string();
-        let may_relax = shown.starts_with("crates/jail/") || shown.starts_with("crates/e2e/");
         let text = std::fs::read_to_string(&file).unwrap();
-        assert!(may_relax || !text.contains(relaxed), "{shown} lets unsafe in");
+        let is_ours = shown.starts_with("crates/jail/");
+        assert!(is_ours || !text.contains(&named), "{shown} speaks of {named}");
     }
+}
+
+/// Returns the dependencies of a package, by the name code uses, that none of its files names.
+fn unused(package: &Value) -> Vec<String> {
+    let manifest = std::path::Path::new(package["manifest_path"].as_str().unwrap());
+    let folder = manifest.parent().unwrap();
+    let texts: Vec<String> = crate::files(".rs")
+        .into_iter()
+        .filter(|file| file.starts_with(folder))
+        .map(|file| std::fs::read_to_string(file).unwrap())
+        .collect();
+    let is_named = |name: &str| {
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        texts.iter().any(|text| {
+            text.match_indices(name).any(|(at, _)| {
+                !text[..at].ends_with(is_part) && !text[at + name.len()..].starts_with(is_part)
+            })
+        })
+    };
+    let dependencies = package["dependencies"].as_array().unwrap();
+    let names = dependencies.iter().map(|dependency| {
+        let name = dependency["rename"].as_str().or(dependency["name"].as_str());
+        name.unwrap().replace('-', "_")
+    });
+    names.filter(|name| !is_named(name)).collect()
+}
+
+#[test]
+fn every_dependency_is_used() {
+    let mut problems = Vec::new();
+    for package in packages() {
+        let name = package["name"].as_str().unwrap();
+        problems.extend(unused(&package).into_iter().map(|unused| format!("{name}: {unused}")));
+    }
+    let workspace = std::fs::read_to_string(crate::root().join("Cargo.toml")).unwrap();
+    let listed = workspace.split("[workspace.dependencies]\n").nth(1).unwrap();
+    let listed = listed.split("\n[").next().unwrap().lines();
+    let used: BTreeSet<String> = packages().iter().flat_map(|p| direct(p, Kind::Any)).collect();
+    for name in listed.filter_map(|line| line.split_once(" = ")).map(|(name, _)| name) {
+        if !name.starts_with('#') && !used.contains(name) {
+            problems.push(format!("workspace: {name}"));
+        }
+    }
+    assert!(problems.is_empty(), "nobody uses\n{}", problems.join("\n"));
 }
