@@ -32,6 +32,7 @@ mod service;
 pub mod settings;
 mod store_watch;
 mod tokens;
+mod unserved;
 mod visibility;
 mod waiting;
 mod watch;

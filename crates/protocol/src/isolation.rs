@@ -56,6 +56,21 @@ impl Isolation {
         matches!(self, Self::Opensandbox | Self::E2b | Self::Daytona | Self::VercelSandbox)
     }
 
+    /// Returns whether there is a backend of ours that makes this tier.
+    #[must_use]
+    pub const fn is_offered(self) -> bool {
+        match self {
+            Self::Mock
+            | Self::Process
+            | Self::Hermetic
+            | Self::Namespace
+            | Self::Opensandbox
+            | Self::E2b
+            | Self::Daytona => true,
+            Self::VercelSandbox => false,
+        }
+    }
+
     /// Returns the name used on the wire and on the command line.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

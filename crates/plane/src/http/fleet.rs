@@ -94,6 +94,13 @@ pub(super) async fn claim(State(service): State<Shared>, request: Request) -> An
     let wait = Duration::from_millis(wish.wait_ms.unwrap_or(0)).min(MAX_CLAIM_WAIT);
     let deadline = Instant::now() + wait;
     let abilities = wish.abilities.unwrap_or_default();
+    if runner.offer(&abilities) {
+        let (id, text) = (runner.id.clone(), json!(abilities).to_string());
+        in_lane(Lane::Leases, &service, move |service| {
+            Ok(service.plane.store().set_runner_abilities(id.as_str(), text)?)
+        })
+        .await?;
+    }
     let seeker = Arc::new(Seeker {
         runner,
         wanted: abilities_of(&abilities),
@@ -162,6 +169,7 @@ impl PlaneService {
             token_hash: Digest::of(self.runner_token(&runner_id).as_bytes()),
             enrolled_at: self.plane.now(),
             revoked_at: None,
+            abilities: None,
         };
         let is_reusable = self
             .registry

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use warrant_protocol::request::{ActorKind, ActorRef};
-use warrant_protocol::wire::PrincipalRole;
+use warrant_protocol::wire::{PrincipalRole, RunnerAbilities};
 use warrant_protocol::{Digest, PublicKey, RunnerId, Timestamp};
 
 use crate::lease_table::UNREACHABLE_AFTER;
@@ -76,9 +76,25 @@ pub(crate) struct Runner {
     heard_ms: AtomicU64,
     /// The latest process of it that asked for work; zero when none said which it is.
     generation: AtomicU64,
+    /// What it said it can do when it last asked for work; not limited while it has not said.
+    abilities: RwLock<RunnerAbilities>,
 }
 
 impl Runner {
+    /// Returns what it can do.
+    pub(crate) fn abilities(&self) -> RunnerAbilities {
+        self.abilities.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes note of what it can do; returns whether that is new.
+    pub(crate) fn offer(&self, abilities: &RunnerAbilities) -> bool {
+        if *self.abilities.read().unwrap_or_else(PoisonError::into_inner) == *abilities {
+            return false;
+        }
+        *self.abilities.write().unwrap_or_else(PoisonError::into_inner) = abilities.clone();
+        true
+    }
+
     /// Notes that it was heard: on which date, and after which running time of the plane.
     pub(crate) fn seen(&self, now: Timestamp, running: Duration) {
         self.last_seen_ms.store(now.unix_ms(), Ordering::Relaxed);
@@ -110,6 +126,8 @@ impl Runner {
         ] {
             new.store(old.load(Ordering::Acquire), Ordering::Release);
         }
+        // The newest may not be in the store yet.
+        self.offer(&old.abilities());
     }
 
     pub(crate) fn last_seen(&self) -> Option<Timestamp> {
@@ -213,6 +231,7 @@ fn principal_of(row: &PrincipalRow) -> Option<Principal> {
 }
 
 fn runner_of(row: &RunnerRow) -> Option<Runner> {
+    let abilities = row.abilities.as_deref().and_then(|text| serde_json::from_str(text).ok());
     Some(Runner {
         id: row.id.parse().ok()?,
         pool: row.pool.clone(),
@@ -222,6 +241,7 @@ fn runner_of(row: &RunnerRow) -> Option<Runner> {
         last_seen_ms: AtomicU64::new(0),
         heard_ms: AtomicU64::new(0),
         generation: AtomicU64::new(0),
+        abilities: RwLock::new(abilities.unwrap_or_default()),
     })
 }
 

@@ -69,6 +69,7 @@ pub(super) async fn submit(State(service): State<Shared>, request: Request) -> A
 
 impl PlaneService {
     fn receive(&self, priority: i32, submission: Submission) -> Answer {
+        self.check_offered(&submission.request)?;
         let now = self.plane.now();
         let (pool, agent_kind) =
             (submission.request.pool.clone(), submission.request.agent_kind.clone());
@@ -79,14 +80,15 @@ impl PlaneService {
             posture.extend(judgment.required_posture.iter().cloned());
             judgment
         })?;
+        let wanted = Wanted {
+            pool: pool.as_str(),
+            isolation: isolation.as_str(),
+            agent_kind: &agent_kind,
+            posture: &posture,
+        };
         let (run, status, judgment) = match reception {
             Reception::Queued { run } => {
-                self.waiters.wake_one(&Wanted {
-                    pool: pool.as_str(),
-                    isolation: isolation.as_str(),
-                    agent_kind: &agent_kind,
-                    posture: &posture,
-                });
+                self.waiters.wake_one(&wanted);
                 self.changes.tell(&run);
                 (run, WireStatus::Created, None)
             }
@@ -115,10 +117,13 @@ impl PlaneService {
             }
         };
         let consent_requirements = judgment.as_ref().map(requirements).unwrap_or_default();
-        Ok(answer::json(&SubmitResult { run_id: run, status, consent_requirements }))
+        let waits = matches!(status, WireStatus::Created | WireStatus::AwaitingApproval);
+        let unserved = waits.then(|| self.unserved(&wanted)).flatten();
+        Ok(answer::json(&SubmitResult { run_id: run, status, consent_requirements, unserved }))
     }
 
     fn dry_run(&self, request: &RunRequest) -> Answer {
+        self.check_offered(request)?;
         let judgment = self.judge(request, self.plane.now());
         let decision = judgment.summary.decision;
         if decision == Decision::Deny {

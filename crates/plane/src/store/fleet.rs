@@ -45,6 +45,8 @@ pub struct RunnerRow {
     pub enrolled_at: Timestamp,
     /// When it was sent away.
     pub revoked_at: Option<Timestamp>,
+    /// What it said it can do when it last asked for work, as JSON text.
+    pub abilities: Option<String>,
 }
 
 /// A token that lets one runner in.
@@ -255,6 +257,20 @@ impl Store {
         })
     }
 
+    /// Keeps what a runner says it can do.
+    ///
+    /// # Errors
+    /// [`StoreError`] when nothing could be kept.
+    pub fn set_runner_abilities(&self, id: &str, abilities: String) -> Result<(), StoreError> {
+        let id = id.to_owned();
+        self.write(Durability::WithNext, move |connection| {
+            connection
+                .prepare_cached("UPDATE runners SET abilities = ? WHERE id = ?")?
+                .execute(params![abilities, id])?;
+            Ok(())
+        })
+    }
+
     /// Returns every runner, oldest first.
     ///
     /// # Errors
@@ -262,7 +278,7 @@ impl Store {
     pub fn runners(&self) -> Result<Vec<RunnerRow>, StoreError> {
         self.read(|connection| {
             let mut statement = connection.prepare_cached(
-                "SELECT id, pool, public_key_pem, token_hash, enrolled_at, revoked_at
+                "SELECT id, pool, public_key_pem, token_hash, enrolled_at, revoked_at, abilities
                  FROM runners ORDER BY enrolled_at, id",
             )?;
             let rows = statement.query_map([], runner_row)?;
@@ -277,7 +293,7 @@ impl Store {
     pub fn runner(&self, id: &str) -> Result<Option<RunnerRow>, StoreError> {
         self.read(|connection| {
             let mut statement = connection.prepare_cached(
-                "SELECT id, pool, public_key_pem, token_hash, enrolled_at, revoked_at
+                "SELECT id, pool, public_key_pem, token_hash, enrolled_at, revoked_at, abilities
                  FROM runners WHERE id = ?",
             )?;
             Ok(statement.query_row([id], runner_row).optional()?)
@@ -340,5 +356,6 @@ fn runner_row(row: &Row<'_>) -> rusqlite::Result<RunnerRow> {
         token_hash: digest_column(row, 3)?,
         enrolled_at: timestamp_column(row, 4)?,
         revoked_at: optional_timestamp(row, 5)?,
+        abilities: row.get(6)?,
     })
 }

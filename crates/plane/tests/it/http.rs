@@ -14,3 +14,4 @@ mod readers;
 pub(crate) mod support;
 mod table;
 mod transcript;
+mod unserved;

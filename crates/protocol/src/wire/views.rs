@@ -23,6 +23,9 @@ pub struct SubmitResult {
     pub status: WireStatus,
     /// What people must agree to.
     pub consent_requirements: Vec<String>,
+    /// Why no enrolled runner can serve it, and what would help. Ours; absent when one can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unserved: Option<String>,
 }
 
 /// One run with its chain.

@@ -209,6 +209,9 @@ pub(super) fn submit(
         Err(error) => return Ok((None, refused_submission(error, arguments.json)?)),
     };
     let run = &submitted.run_id;
+    if let Some(unserved) = &submitted.unserved {
+        ui::note(&format!("warrant: {}", ui::printable(unserved)));
+    }
     let waits = submitted.status == WireStatus::AwaitingApproval;
     if arguments.told.no_watch {
         if arguments.json {

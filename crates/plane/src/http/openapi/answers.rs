@@ -241,6 +241,7 @@ fn runs() -> Value {
         ),
         "SubmitResult": object(&["runId", "status", "consentRequirements"], json!({
             "runId": run_id, "status": status(), "consentRequirements": words(),
+            "unserved": {"type": "string", "description": "Why no enrolled runner can serve it"},
         })),
         "DisclosureReport": object(
             &["dryRun", "agent", "pool", "workspace", "secrets", "network", "budget",
