@@ -26,6 +26,7 @@ use crate::liveness::{Neighbor, UnreachableError};
 use crate::notary::{ApprovalRequirement, Case, Judgment, NotaryError, Refusal};
 use crate::random;
 use crate::reception::sealing;
+use crate::request_context::keep_cause;
 use crate::store::{RunFilter, RunRow, StoreError};
 
 /// How long a statement counts: an hour, and never beyond the request's own deadline.
@@ -359,8 +360,10 @@ impl EmbeddedPlane {
 
     fn read_waiting(&self, row: &RunRow) -> Result<Waiting, ApproveError> {
         let damaged = |what| EmbeddedError::Damaged { what, run: row.id.clone() };
-        let request = serde_json::from_str(&row.request).map_err(|_| damaged("request"))?;
-        let judgment = serde_json::from_str(&row.judgment).map_err(|_| damaged("judgment"))?;
+        let request = serde_json::from_str(&row.request)
+            .map_err(|error| keep_cause(&error, damaged("request")))?;
+        let judgment = serde_json::from_str(&row.judgment)
+            .map_err(|error| keep_cause(&error, damaged("judgment")))?;
         let approvals = self.store().approvals(&row.id)?;
         Ok(Waiting {
             run: row.id.clone(),

@@ -11,6 +11,7 @@ use warrant_protocol::{KeyRole, PublicKey, RunId, RunnerId, Timestamp, TrustedKe
 use crate::embedded::{EmbeddedError, EmbeddedPlane};
 use crate::files::check_private;
 use crate::home::{Check, HomeError, approvers_of};
+use crate::request_context::keep_cause;
 use crate::retired::retired_keys;
 use crate::store::{ExportPosition, Store, StoreError};
 
@@ -125,7 +126,8 @@ impl<'a> Records<'a> {
         let receipt = receipt.ok_or_else(|| ArchiveError::NotEnded(run.clone()))?;
         let read = |what: &'static str, text: &str| {
             let damaged = || EmbeddedError::Damaged { what, run: run.clone() };
-            warrant_protocol::json::parse(text.as_bytes()).map_err(|_| damaged())
+            warrant_protocol::json::parse(text.as_bytes())
+                .map_err(|error| keep_cause(&error, damaged()))
         };
         let contract = read("contract", row.contract.as_deref().unwrap_or_default())?;
         let receipt = read("receipt", &receipt)?;

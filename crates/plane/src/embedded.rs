@@ -33,6 +33,7 @@ use crate::lease_table::{LeaseTable, LeaseTerms};
 use crate::leases::{Holder, StartCall, Underway, store_error};
 use crate::liveness::SignOfLife;
 use crate::notary::Notary;
+use crate::request_context::keep_cause;
 use crate::secrets::Secrets;
 use crate::serving::{ServingError, ServingLock};
 use crate::store::{BlobWriter, NewBlob, RunRow, Store, StoreError};
@@ -318,7 +319,7 @@ impl EmbeddedPlane {
     pub(crate) fn contract_of(&self, row: &RunRow) -> Result<Contract, EmbeddedError> {
         let damaged = || EmbeddedError::Damaged { what: "contract", run: row.id.clone() };
         let text = row.contract.as_deref().ok_or_else(damaged)?;
-        Contract::from_slice(text.as_bytes()).map_err(|_| damaged())
+        Contract::from_slice(text.as_bytes()).map_err(|error| keep_cause(&error, damaged()))
     }
 
     pub(crate) fn chain_of(
@@ -329,8 +330,9 @@ impl EmbeddedPlane {
         let damaged = || EmbeddedError::Damaged { what: "chain", run: run.clone() };
         let mut chain = Chain::new(contract.hash());
         for row in self.store.events(run)? {
-            let event = serde_json::from_str(&row.body).map_err(|_| damaged())?;
-            chain.push(event).map_err(|_| damaged())?;
+            let event =
+                serde_json::from_str(&row.body).map_err(|error| keep_cause(&error, damaged()))?;
+            chain.push(event).map_err(|error| keep_cause(&error, damaged()))?;
         }
         Ok(chain)
     }

@@ -27,6 +27,7 @@ use zeroize::Zeroizing;
 
 use crate::files::{self, FileLock};
 use crate::random;
+use crate::request_context::keep_cause;
 use crate::rotation::finish_rotation;
 use crate::sealed::{MasterKey, SealError, SealedBlob};
 
@@ -203,7 +204,7 @@ impl Home {
         // Whoever removed the store starts with an empty one.
         make_directories(&root, &DATA)?;
         let settings: Settings = serde_json::from_slice(&settings)
-            .map_err(|_| HomeError::Settings(settings_file.clone()))?;
+            .map_err(|error| keep_cause(&error, HomeError::Settings(settings_file.clone())))?;
         if settings.version != SETTINGS_VERSION {
             return Err(HomeError::Settings(settings_file));
         }
@@ -351,8 +352,8 @@ pub(crate) fn read_public(path: &Path, check: Check) -> Result<Option<PublicKey>
 pub(crate) fn runner_of(root: &Path) -> Result<RunnerId, HomeError> {
     let file = root.join("home.json");
     let content = read(&file)?.unwrap_or_default();
-    let settings: Settings =
-        serde_json::from_slice(&content).map_err(|_| HomeError::Settings(file))?;
+    let settings: Settings = serde_json::from_slice(&content)
+        .map_err(|error| keep_cause(&error, HomeError::Settings(file)))?;
     Ok(settings.runner_id)
 }
 
@@ -389,10 +390,12 @@ fn set_up(
     let settings = Settings {
         version: SETTINGS_VERSION.to_owned(),
         runner_id: RunnerId::from_random(at(&settings_file, random::bytes())?),
-        pool: "default".parse().map_err(|_| HomeError::Settings(settings_file.clone()))?,
+        pool: "default"
+            .parse()
+            .map_err(|error| keep_cause(&error, HomeError::Settings(settings_file.clone())))?,
     };
-    let content =
-        serde_json::to_vec(&settings).map_err(|_| HomeError::Settings(settings_file.clone()))?;
+    let content = serde_json::to_vec(&settings)
+        .map_err(|error| keep_cause(&error, HomeError::Settings(settings_file.clone())))?;
     at(&settings_file, files::write_private(&settings_file, &content))?;
     Ok(content)
 }
@@ -418,8 +421,8 @@ fn write_key(keys: &Path, name: &str, master: Option<&MasterKey>) -> Result<(), 
             let randomness = at(&file, random::bytes())?;
             let sealed = SealedBlob::seal(master, pem.as_bytes(), randomness)
                 .map_err(|cause| HomeError::Seal { path: file.clone(), cause })?;
-            let content =
-                serde_json::to_vec(&sealed).map_err(|_| HomeError::Settings(file.clone()))?;
+            let content = serde_json::to_vec(&sealed)
+                .map_err(|error| keep_cause(&error, HomeError::Settings(file.clone())))?;
             (file, content)
         }
     };
@@ -434,8 +437,8 @@ fn read_key(keys: &Path, name: &str, master: Option<&MasterKey>) -> Result<Signi
         None => {
             let path = keys.join(format!("{name}.key.enc"));
             let content = at(&path, std::fs::read(&path))?;
-            let sealed: SealedBlob =
-                serde_json::from_slice(&content).map_err(|_| HomeError::Settings(path.clone()))?;
+            let sealed: SealedBlob = serde_json::from_slice(&content)
+                .map_err(|error| keep_cause(&error, HomeError::Settings(path.clone())))?;
             let opened = match master {
                 Some(master) => sealed.open(master),
                 None => return Err(HomeError::NoMasterKey(path)),
@@ -445,7 +448,8 @@ fn read_key(keys: &Path, name: &str, master: Option<&MasterKey>) -> Result<Signi
         }
     };
     at(&path, files::check_private(&path))?;
-    let pem = std::str::from_utf8(&pem).map_err(|_| HomeError::Settings(path.clone()))?;
+    let pem = std::str::from_utf8(&pem)
+        .map_err(|error| keep_cause(&error, HomeError::Settings(path.clone())))?;
     SigningKey::from_pem(pem).map_err(|cause| HomeError::Key { path, cause })
 }
 

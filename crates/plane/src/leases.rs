@@ -27,6 +27,7 @@ use crate::evidence_check::{
 };
 use crate::lease_table::LeaseTerms;
 use crate::notary::{rows, text};
+use crate::request_context::keep_cause;
 use crate::secrets::SecretsError;
 use crate::store::{Completion, Durability, EventRow, FalseClaimRow, Owner, StoreError};
 
@@ -608,7 +609,7 @@ impl StartEvents {
         let started = Event::RunStarted { epoch: self.epoch, lamport: Some(lamport), start_id };
         for event in claimed.into_iter().chain([&started]).chain(&self.releases) {
             let added = self.chain.append(self.now, event);
-            added.map_err(|_| StoreError::Malformed("event"))?;
+            added.map_err(|error| keep_cause(&error, StoreError::Malformed("event")))?;
         }
         let new = self.chain.events().get(from..).unwrap_or_default().to_vec();
         let all = runner_rows.into_iter().chain(rows(&new)).collect();

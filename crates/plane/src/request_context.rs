@@ -9,6 +9,7 @@
 //! principal; one that failed inside, or is answered with a 5xx, is logged as an error with its
 //! cause. Never logged: tokens, headers, queries, bodies. The id is returned in `x-request-id`.
 
+use std::error::Error;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -18,6 +19,8 @@ use axum::middleware::Next;
 use axum::response::Response;
 use hyper::Method;
 use hyper::header::{HeaderName, HeaderValue};
+
+use warrant_protocol::error_chain;
 
 use crate::random;
 
@@ -39,6 +42,8 @@ struct Notes {
     route: Option<String>,
     principal: Option<String>,
     cause: Option<String>,
+    /// Why a client was refused, more exactly than it was told.
+    detail: Option<String>,
 }
 
 /// A request that was answered.
@@ -71,6 +76,25 @@ pub fn note_cause(cause: &str) {
     if !is_noted {
         tracing::error!(error = cause, "failed inside");
     }
+}
+
+/// Returns a refusal after noting the error it comes from, which the line of the request has as
+/// `detail`. Outside of any request it is logged at once.
+pub fn keep_cause<T>(error: &(dyn Error + 'static), refusal: T) -> T {
+    let text = match error.downcast_ref::<serde_json::Error>() {
+        // SECURITY: what does not fit a type is repeated in that error, and may be a secret.
+        Some(json) if json.is_data() => {
+            format!("wrong JSON at line {} column {}", json.line(), json.column())
+        }
+        _ => error_chain(error),
+    };
+    let is_noted = note(|notes| {
+        notes.detail.get_or_insert_with(|| text.clone());
+    });
+    if !is_noted {
+        tracing::debug!(detail = text, "refused");
+    }
+    refusal
 }
 
 fn note(change: impl FnOnce(&mut Notes)) -> bool {
@@ -136,16 +160,17 @@ impl Answered<'_> {
         let Self { id, method, status, duration_ms, notes } = self;
         let route = notes.route.as_deref().unwrap_or("(none)");
         let principal = notes.principal.as_deref().unwrap_or("(none)");
-        let cause = notes.cause.as_deref();
+        let detail = notes.detail.as_deref();
+        let cause = notes.cause.as_deref().or(detail.filter(|_| *status >= 500));
         if cause.is_some() || (*status >= 500 && *status != 501) {
             let error = cause.unwrap_or("no cause was noted");
             tracing::error!(
-                request.id = %id, %method, route, status, duration_ms, principal, error,
+                request.id = %id, %method, route, status, duration_ms, principal, error, detail,
                 "{method} {route} {status}: {error}"
             );
         } else {
             tracing::debug!(
-                request.id = %id, %method, route, status, duration_ms, principal,
+                request.id = %id, %method, route, status, duration_ms, principal, detail,
                 "{method} {route} {status}"
             );
         }

@@ -318,7 +318,7 @@ fn keep_redacted(
     };
     let kept = copy();
     let kept = kept.and_then(|()| blob.finish());
-    kept.map_err(|_| Halt::internal("the diff could not be kept"))
+    kept.map_err(|error| Halt::internal(format!("the diff could not be kept: {error}")))
 }
 
 /// A directory of ours that is gone when the packing is done.

@@ -358,8 +358,9 @@ impl Room<'_> {
         let log = plane.new_blob(&self.lease.key)?;
         let sink = RunSink::new(observer, redactor.clone(), log);
         let report = self.backend.run_gated(plan, gate, (&sink, cancel))?;
-        let taken =
-            sink.finish(&report).map_err(|_| Halt::internal("the output could not be kept"))?;
+        let taken = sink
+            .finish(&report)
+            .map_err(|error| Halt::internal(format!("the output could not be kept: {error}")))?;
         Ok((report, taken))
     }
 }

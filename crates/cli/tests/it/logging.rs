@@ -117,6 +117,11 @@ fn every_request_of_every_entry_has_an_id_and_one_line_in_the_log() {
         assert!(logged["duration_ms"].is_u64(), "{logged}");
         assert!(logged["principal"].as_str().unwrap().contains(principal), "{logged}");
     }
+    // What a refusal came from is in the log, more exactly than the client is told.
+    let (status, id, _) = plane.send("POST /v1/runs", ("authorization", &admin), "{\"a\": nope}");
+    assert_eq!(status, 400);
+    let detail = plane.line(&id)["detail"].as_str().unwrap_or_default().to_owned();
+    assert!(detail.contains("line 1 column"), "{detail}");
     // A client's own id is used.
     let (_, id, _) = plane.send("GET /v1/health", ("x-request-id", "client-7"), "");
     assert_eq!(id, "client-7");

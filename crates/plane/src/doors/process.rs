@@ -3,6 +3,7 @@
 //! Whoever runs it pushes; any number of watchers read from any place, at their own pace. What is
 //! kept is bounded; a watcher that comes too late is told that something is gone.
 
+use crate::request_context::keep_cause;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Deref;
@@ -243,7 +244,7 @@ impl Process {
     /// The system's error when nobody reads, or did not for too long.
     pub async fn write(&self, bytes: &[u8]) -> io::Result<()> {
         let turn = tokio::time::timeout(WRITE_WAIT, self.writing.lock()).await;
-        let _turn = turn.map_err(|_| io::ErrorKind::TimedOut)?;
+        let _turn = turn.map_err(|error| keep_cause(&error, io::ErrorKind::TimedOut))?;
         let mut rest = bytes;
         let mut waited = Duration::ZERO;
         while !rest.is_empty() {

@@ -20,6 +20,7 @@ use super::registry::{Capability, Principal};
 use super::service::{Shared, bearer};
 use super::{answer, body, no_route, peer_of};
 use crate::random;
+use crate::request_context::keep_cause;
 use crate::store::{BlobReader, BlobWriter, CheckedFile, INLINE_BYTES};
 
 /// How much of a blob is read or written at once.
@@ -104,7 +105,7 @@ async fn may_write(
         // The reference answers 401 here; who they are is known, so 403 is the truth.
         return service.admit((&headers, peer), Capability::BlobsWrite).map(Some).map_err(Some);
     }
-    let opened = service.open_claim(token).map_err(|_| None)?;
+    let opened = service.open_claim(token).map_err(|error| keep_cause(&error, None))?;
     let is_held = in_lane(Lane::Transfers, service, move |service| {
         Ok(service.plane.store().holds(&opened.lease.run, opened.lease.epoch)?)
     });
@@ -175,7 +176,9 @@ fn streamed(service: Shared, file: CheckedFile) -> Body {
             piece.truncate(count);
             Ok((piece, file))
         });
-        let (piece, file) = read.await.map_err(|_| std::io::Error::other("the blob broke off"))?;
+        let (piece, file) = read
+            .await
+            .map_err(|error| keep_cause(&error, std::io::Error::other("the blob broke off")))?;
         let rest = (service, file);
         Ok::<_, std::io::Error>((!piece.is_empty()).then(|| (Bytes::from(piece), rest)))
     }))

@@ -4,6 +4,7 @@
 //! their token has been checked. Every byte that is read, and every value that is parsed, has its
 //! space in the memory budget first.
 
+use crate::request_context::keep_cause;
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
@@ -138,7 +139,7 @@ pub(crate) async fn json_by_member(
 
 /// Reads bytes as JSON.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, HttpError> {
-    warrant_protocol::json::parse(bytes).map_err(|_| HttpError::not_json())
+    warrant_protocol::json::parse(bytes).map_err(|error| keep_cause(&error, HttpError::not_json()))
 }
 
 /// Reads a body of at most `limit` bytes, each with its space.

@@ -11,6 +11,7 @@
 //! (claims, renewals, most submissions), and one holder never what others need. Whoever does not get
 //! its space within [`WAIT`] is refused and may come again.
 
+use crate::request_context::keep_cause;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -138,7 +139,7 @@ impl Reservation {
             let mut taken = compartment.begin(&self.holder, kib)?;
             let space = Arc::clone(&taken.compartment.space);
             let permit = space.try_acquire_many_owned(permits(kib));
-            taken.permit = Some(permit.map_err(|_| NoSpace::Busy)?);
+            taken.permit = Some(permit.map_err(|error| keep_cause(&error, NoSpace::Busy))?);
             self.keep(slot, taken);
         }
         self.bytes += bytes;

@@ -218,6 +218,14 @@ impl HttpError {
     }
 }
 
+impl std::fmt::Display for HttpError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.status.as_u16(), self.body.error)
+    }
+}
+
+impl std::error::Error for HttpError {}
+
 impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         let mut response = answer::json(&*self.body);

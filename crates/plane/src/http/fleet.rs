@@ -36,6 +36,7 @@ use super::{answer, body, peer_of};
 use crate::lease_table::LeaseTerms;
 use crate::leases::{Holder, StartCall};
 use crate::random;
+use crate::request_context::keep_cause;
 use crate::store::{Abilities, Candidate, EnrollAgain, EnrollToken, Enrolling, RunnerRow};
 
 /// The longest that a claim waits for work: a runner that works is heard at least this often.
@@ -285,8 +286,9 @@ impl PlaneService {
             (lease, secrets)
         };
         let token = self.claim_token(&lease.key, runner, lease_ms);
-        let claim_token =
-            token.map_err(|_| PlaneError::failed("the claim token cannot be signed"))?;
+        let claim_token = token.map_err(|error| {
+            keep_cause(&error, PlaneError::failed("the claim token cannot be signed"))
+        })?;
         let left = self.plane.lease_left(&lease.key, terms.lease);
         let leased = Leased {
             run_id: &lease.key.run,

@@ -2,6 +2,7 @@
 //!
 //! Nothing is fetched: the keys are in the settings, so nobody can talk the plane into others.
 
+use crate::request_context::keep_cause;
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
@@ -29,7 +30,8 @@ pub(super) fn actor_of_token(
     };
     let refused =
         |why: &str| HttpError::not_accepted(format!("the identity token is not accepted: {why}"));
-    let header = decode_header(token).map_err(|_| refused("it is no token"))?;
+    let header =
+        decode_header(token).map_err(|error| keep_cause(&error, refused("it is no token")))?;
     // SECURITY: a secret-key algorithm would take a published key for its secret.
     if !is_public_key_algorithm(header.alg) {
         return Err(refused("its algorithm has no public key"));
@@ -42,7 +44,8 @@ pub(super) fn actor_of_token(
         (None, _) => None,
     };
     let jwk = jwk.ok_or_else(|| refused("no pinned key signed it"))?;
-    let key = DecodingKey::from_jwk(jwk).map_err(|_| refused("its key cannot be used"))?;
+    let key = DecodingKey::from_jwk(jwk)
+        .map_err(|error| keep_cause(&error, refused("its key cannot be used")))?;
     let mut validation = Validation::new(header.alg);
     validation.leeway = LEEWAY_S;
     validation.validate_nbf = true;
@@ -50,7 +53,9 @@ pub(super) fn actor_of_token(
     validation.set_audience(&[&settings.audience]);
     validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
     let claims = decode::<Claims>(token, &key, &validation)
-        .map_err(|_| refused("signature, issuer, audience or time is wrong"))?
+        .map_err(|error| {
+            keep_cause(&error, refused("signature, issuer, audience or time is wrong"))
+        })?
         .claims;
     if claims.sub.is_empty() || claims.sub.len() > 256 {
         return Err(refused("its subject is no name"));

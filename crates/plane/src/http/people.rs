@@ -17,6 +17,7 @@ use super::service::{Shared, blocking};
 use super::settings::fresh_token;
 use super::{answer, body, peer_of};
 use crate::random;
+use crate::request_context::keep_cause;
 use crate::store::{EnrollTokenRow, FalseClaimRow, PrincipalRow};
 
 /// How long a token that lets a runner in can be used.
@@ -197,7 +198,7 @@ pub(super) async fn revoke_runner(
     service.admit((request.headers(), peer_of(&request)), Capability::PrincipalsManage)?;
     let revoked = blocking(&service, move |service| {
         let missing = || HttpError::missing("runner not found");
-        let id: RunnerId = id.parse().map_err(|_| missing())?;
+        let id: RunnerId = id.parse().map_err(|error| keep_cause(&error, missing()))?;
         if !service.plane.store().revoke_runner(id.as_str(), service.plane.now())? {
             return Err(missing());
         }

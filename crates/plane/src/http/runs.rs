@@ -30,6 +30,7 @@ use crate::archive::PIECE_BYTES;
 use crate::leases::actor_of;
 use crate::notary::Judgment;
 use crate::reception::{APPROVAL_WAIT_MS, Reception, Submission};
+use crate::request_context::keep_cause;
 use crate::store::{ExportPosition, Listing, ListingFilter, RunRow, StoreError, SummaryRow};
 
 type Answer = Result<Response, HttpError>;
@@ -208,7 +209,8 @@ pub(super) async fn list(
     request: Request,
 ) -> Answer {
     let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
-    let Query(query) = query.map_err(|_| HttpError::bad_request("the query cannot be read"))?;
+    let Query(query) = query
+        .map_err(|error| keep_cause(&error, HttpError::bad_request("the query cannot be read")))?;
     let filter = filter_of(query)?;
     let page = in_lane(Lane::Reads, &service, move |service| {
         let Some(filter) = service.readable_filter(&caller, filter) else {
@@ -302,7 +304,7 @@ impl PlaneService {
     /// Returns the run a path names.
     pub(super) fn run_row(&self, id: &str) -> Result<RunRow, HttpError> {
         let missing = || HttpError::missing("run not found");
-        let id: RunId = id.parse().map_err(|_| missing())?;
+        let id: RunId = id.parse().map_err(|error| keep_cause(&error, missing()))?;
         match self.plane.store().run(&id) {
             Ok(row) => Ok(row),
             Err(StoreError::UnknownRun(_)) => Err(missing()),
@@ -487,7 +489,7 @@ pub(super) async fn cancel(
 }
 
 fn named(id: &str) -> Result<RunId, HttpError> {
-    id.parse().map_err(|_| HttpError::unknown_run(id))
+    id.parse().map_err(|error| keep_cause(&error, HttpError::unknown_run(id)))
 }
 
 fn not_waiting(run: &RunId, error: ApproveError) -> HttpError {
@@ -507,7 +509,9 @@ pub(super) async fn bundle(
 ) -> Answer {
     let caller = service.admit((request.headers(), peer_of(&request)), Capability::RunsRead)?;
     let (text, space) = in_lane(Lane::Reads, &service, move |service| {
-        let run: RunId = id.parse().map_err(|_| HttpError::missing("bundle not available"))?;
+        let run: RunId = id
+            .parse()
+            .map_err(|error| keep_cause(&error, HttpError::missing("bundle not available")))?;
         if !service.may_read_named(&caller, &run) {
             return Err(HttpError::missing("bundle not available"));
         }
@@ -532,7 +536,8 @@ pub(super) async fn export(
     request: Request,
 ) -> Answer {
     service.admit((request.headers(), peer_of(&request)), Capability::ExportRead)?;
-    let Query(query) = query.map_err(|_| HttpError::bad_request("the query cannot be read"))?;
+    let Query(query) = query
+        .map_err(|error| keep_cause(&error, HttpError::bad_request("the query cannot be read")))?;
     let since = match query.since {
         None => Timestamp::from_unix_ms(0).map_err(|error| HttpError::internal(&error))?,
         Some(text) => moment(&text)
@@ -549,7 +554,10 @@ pub(super) async fn export(
                 Ok((Bytes::from(piece), next))
             });
             // What failed was logged; the reader sees that the answer broke off.
-            piece.await.map(Some).map_err(|_| std::io::Error::other("the export broke off"))
+            piece
+                .await
+                .map(Some)
+                .map_err(|error| keep_cause(&error, std::io::Error::other("the export broke off")))
         }
     });
     Ok(answer::typed("application/x-ndjson", Body::from_stream(lines)))

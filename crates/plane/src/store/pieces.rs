@@ -1,6 +1,7 @@
 //! Reading what may be large piece by piece, beside the writer: nobody's connection or lock is held
 //! between two pieces.
 
+use crate::request_context::keep_cause;
 use rusqlite::params;
 use warrant_protocol::{RunId, Timestamp};
 
@@ -109,8 +110,8 @@ fn write_line(out: &mut Vec<u8>, body: &str, run: &str) -> Result<(), StoreError
     let members = body.strip_prefix('{').ok_or(StoreError::Malformed("event"))?;
     if body.contains("\"runId\"") {
         // What a runner called by the same name must not stand beside ours.
-        let mut line: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_str(body).map_err(|_| StoreError::Malformed("event"))?;
+        let mut line: serde_json::Map<String, serde_json::Value> = serde_json::from_str(body)
+            .map_err(|error| keep_cause(&error, StoreError::Malformed("event")))?;
         line.insert("runId".to_owned(), run.into());
         out.extend_from_slice(serde_json::Value::Object(line).to_string().as_bytes());
     } else {

@@ -1,5 +1,6 @@
 //! The steps that operations of the store share: each is a part of somebody's transaction.
 
+use crate::request_context::keep_cause;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use warrant_protocol::port::LeaseKey;
 use warrant_protocol::{Digest, RunId, RunState, Timestamp, Transition};
@@ -143,7 +144,8 @@ pub(super) fn run_of_key(connection: &Connection, key: &str) -> Result<Option<Ru
         .prepare_cached("SELECT id FROM runs WHERE idempotency = ?")?
         .query_row([key], |row| row.get(0))
         .optional()?;
-    id.map(|id| id.parse().map_err(|_| StoreError::Malformed("run id"))).transpose()
+    id.map(|id| id.parse().map_err(|error| keep_cause(&error, StoreError::Malformed("run id"))))
+        .transpose()
 }
 
 pub(super) fn has_receipt(

@@ -18,6 +18,7 @@ use crate::doors::reply::{self, list as texts_of, text, unknown_member};
 use crate::doors::{
     ChunkStream, FileAnswer, FileCall, Hall, Process, Start, Workshop, WorkshopError,
 };
+use crate::request_context::keep_cause;
 
 /// How long a search may take.
 const FIND_MS: u64 = 60_000;
@@ -150,8 +151,9 @@ fn replace_one(
     let FileAnswer::Content(content) = answer else {
         return Err(WorkshopError::because("a call on files gave another answer"));
     };
-    let held = std::str::from_utf8(&content)
-        .map_err(|_| WorkshopError::Invalid(format!("{file} is no text")))?;
+    let held = std::str::from_utf8(&content).map_err(|error| {
+        keep_cause(&error, WorkshopError::Invalid(format!("{file} is no text")))
+    })?;
     let too_large = || WorkshopError::Invalid(format!("{file} would become too large"));
     let (changed, count) = reply::replaced(held, pattern, new).ok_or_else(too_large)?;
     if count == 0 {

@@ -16,6 +16,7 @@ use warrant_protocol::request::ActorRef;
 use super::{Desk, Visit, error, fault, invalid};
 use crate::doors::reply::{self, boolean, text, texts, unknown_member, whole};
 use crate::doors::{Hall, Next, Process, Sandbox, Start, Terminal};
+use crate::request_context::keep_cause;
 
 /// The size of a terminal when nobody says.
 const COLUMNS: u16 = 80;
@@ -71,7 +72,8 @@ pub(crate) async fn create(State(desk): State<Desk>, Visit(visit): Visit, body: 
         boolean(&body, "lazyStart")?;
         let side = |name: &str, default: u16| match whole(&body, name)?.filter(|side| *side > 0) {
             None => Ok(default),
-            Some(side) => u16::try_from(side).map_err(|_| format!("{name} must be 1 to 65535")),
+            Some(side) => u16::try_from(side)
+                .map_err(|error| keep_cause(&error, format!("{name} must be 1 to 65535"))),
         };
         Ok(Wanted {
             name: text(&body, "id")?.unwrap_or_default(),
@@ -276,8 +278,11 @@ fn envs(protocols: &str) -> Result<BTreeMap<String, String>, String> {
     let Some(packed) = offered.find_map(|offer| offer.strip_prefix(ENVS_PROTOCOL)) else {
         return Ok(BTreeMap::new());
     };
-    let bytes = URL_SAFE_NO_PAD.decode(packed).map_err(|_| "the variables are not base64url")?;
-    serde_json::from_slice(&bytes).map_err(|_| "the variables are no object of strings".to_owned())
+    let bytes = URL_SAFE_NO_PAD
+        .decode(packed)
+        .map_err(|error| keep_cause(&error, "the variables are not base64url"))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|error| keep_cause(&error, "the variables are no object of strings".to_owned()))
 }
 
 fn accept(upgrade: WebSocketUpgrade, process: Arc<Process>) -> Response {

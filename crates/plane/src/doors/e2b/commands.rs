@@ -21,6 +21,7 @@ use crate::doors::reply::{self, list as texts_of, text, texts, unknown_member};
 use crate::doors::{
     Attended, Chunk, ChunkStream, End, Hall, Next, Process, Start, Terminal, WorkshopError,
 };
+use crate::request_context::keep_cause;
 
 /// How often a quiet stream shows that it is alive when the client does not say, in seconds.
 const KEEPALIVE_S: u64 = 50;
@@ -99,11 +100,18 @@ pub(super) async fn give(process: &Process, request: &Map<String, Value>) -> Res
     let input = request.get("input").and_then(Value::as_object);
     let data = input.and_then(|input| input.get("stdin").or_else(|| input.get("pty")));
     let data = data.and_then(Value::as_str).ok_or_else(|| Fault::invalid("input is missing"))?;
-    let bytes = STANDARD.decode(data).map_err(|_| Fault::invalid("input is not base64"))?;
-    process.write(&bytes).await.map_err(|_| Fault {
-        code: "failed_precondition",
-        message: "the command does not read input".to_owned(),
-        run: None,
+    let bytes = STANDARD
+        .decode(data)
+        .map_err(|error| keep_cause(&error, Fault::invalid("input is not base64")))?;
+    process.write(&bytes).await.map_err(|error| {
+        keep_cause(
+            &error,
+            Fault {
+                code: "failed_precondition",
+                message: "the command does not read input".to_owned(),
+                run: None,
+            },
+        )
     })
 }
 
@@ -140,10 +148,15 @@ pub(crate) async fn update(visit: Visit, body: Bytes) -> Response {
         let Some(size) = terminal(request)? else {
             return Err(Fault::invalid("pty.size is missing"));
         };
-        process.grip().resize(size.columns, size.rows).map_err(|_| Fault {
-            code: "failed_precondition",
-            message: "the command has no terminal".to_owned(),
-            run: None,
+        process.grip().resize(size.columns, size.rows).map_err(|error| {
+            keep_cause(
+                &error,
+                Fault {
+                    code: "failed_precondition",
+                    message: "the command has no terminal".to_owned(),
+                    run: None,
+                },
+            )
         })
     })
     .await

@@ -18,6 +18,7 @@ use crate::doors::reply::{self, text, unknown_member, whole};
 use crate::doors::{
     Entry, EntryKind, FileAnswer, FileCall, FileFault, MAX_BODY_BYTES, WorkshopError,
 };
+use crate::request_context::keep_cause;
 
 /// Deeper listings are refused.
 const DEEPEST: u64 = 32;
@@ -207,7 +208,7 @@ async fn unpacked(request: Request) -> Result<Request, (StatusCode, String)> {
     let too_large = || (StatusCode::PAYLOAD_TOO_LARGE, "the upload is too large".to_owned());
     let (parts, body) = request.into_parts();
     let packed = Bytes::from_request(Request::from_parts(parts.clone(), body), &()).await;
-    let packed = packed.map_err(|_| too_large())?;
+    let packed = packed.map_err(|error| keep_cause(&error, too_large()))?;
     let content = tokio::task::spawn_blocking(move || {
         let mut content = Vec::new();
         let most = MAX_BODY_BYTES as u64 + 1;
@@ -235,12 +236,16 @@ async fn read_upload(
     if !kind.starts_with("multipart/form-data") {
         let path = path.ok_or_else(|| bad("path is missing"))?.clone();
         let content = Bytes::from_request(request, &()).await;
-        let content = content
-            .map_err(|_| (StatusCode::PAYLOAD_TOO_LARGE, "the upload is too large".to_owned()))?;
+        let content = content.map_err(|error| {
+            keep_cause(
+                &error,
+                (StatusCode::PAYLOAD_TOO_LARGE, "the upload is too large".to_owned()),
+            )
+        })?;
         return Ok(vec![(path, content)]);
     }
     let form = Multipart::from_request(request, &()).await;
-    let mut form = form.map_err(|_| bad("the form cannot be read"))?;
+    let mut form = form.map_err(|error| keep_cause(&error, bad("the form cannot be read")))?;
     let mut files = Vec::new();
     while let Some(field) = form.next_field().await.map_err(too_large)? {
         if field.name() != Some("file") {

@@ -14,6 +14,7 @@ use super::commands::{find, give, stream_of_fault, stream_response};
 use super::connect::{self, Fault};
 use crate::doors::Process;
 use crate::doors::reply::unknown_member;
+use crate::request_context::keep_cause;
 
 pub(crate) async fn stream_input(visit: Visit, body: Body) -> Response {
     match take_in(&visit, body).await {
@@ -32,7 +33,8 @@ async fn take_in(visit: &Visit, body: Body) -> Result<(), Fault> {
     let mut kept = BytesMut::new();
     let mut process = None;
     while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|_| Fault::invalid("the input was cut off"))?;
+        let piece =
+            piece.map_err(|error| keep_cause(&error, Fault::invalid("the input was cut off")))?;
         kept.extend_from_slice(&piece);
         while let Some(message) = connect::next_message(&mut kept)? {
             process = Some(follow(visit, process, message).await?);

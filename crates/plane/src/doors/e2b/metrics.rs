@@ -11,6 +11,7 @@ use super::control::{Guest, not_found};
 use super::{Visit, api_error, api_fault};
 use crate::doors::reply;
 use crate::doors::{Hall, Measure, WorkshopError};
+use crate::request_context::keep_cause;
 
 /// More sandboxes than this are not asked about at once.
 const MOST_ASKED: usize = 100;
@@ -49,7 +50,9 @@ fn between(query: &BTreeMap<String, String>) -> Result<std::ops::RangeInclusive<
     }
     let moment = |name: &str, default: u64| match query.get(name).filter(|text| !text.is_empty()) {
         None => Ok(default),
-        Some(text) => text.parse().map_err(|_| format!("{name} must be whole seconds since 1970")),
+        Some(text) => text.parse().map_err(|error| {
+            keep_cause(&error, format!("{name} must be whole seconds since 1970"))
+        }),
     };
     Ok(moment("start", 0)?..=moment("end", u64::MAX)?)
 }

@@ -20,6 +20,7 @@ use super::records::VERSION;
 use crate::EmbeddedPlane;
 use crate::archive::ArchiveError;
 use crate::doors::WorkshopError;
+use crate::request_context::keep_cause;
 
 /// More problems than this are not told.
 const MOST_TOLD: usize = 50;
@@ -196,7 +197,8 @@ fn records(files: &Files) -> Result<Sessions, String> {
         let malformed = || format!("{name} is no record");
         let (session, place) = path.split_once('/').ok_or_else(malformed)?;
         let place = place.strip_suffix(".json").and_then(|place| place.parse().ok());
-        let signed = warrant_protocol::json::parse(content).map_err(|_| malformed())?;
+        let signed = warrant_protocol::json::parse(content)
+            .map_err(|error| keep_cause(&error, malformed()))?;
         let places = sessions.entry(session.to_owned()).or_default();
         if places.insert(place.ok_or_else(malformed)?, signed).is_some() {
             return Err(format!("{name} is there twice"));

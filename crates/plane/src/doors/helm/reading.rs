@@ -27,6 +27,7 @@ use super::records::spelled;
 use super::{Desk, Guest, error, evidence, fault, invalid, lock, records, words};
 use crate::doors::reply::{self, text, unknown_member};
 use crate::doors::{ExamLevel, Verdict, WorkshopError};
+use crate::request_context::keep_cause;
 use crate::store::RecordRow;
 use crate::{Approved, EmbeddedPlane, random};
 
@@ -109,7 +110,9 @@ fn number(
     (default, most): (u32, u32),
 ) -> Result<u32, String> {
     let Some(text) = pairs.get(name) else { return Ok(default) };
-    let number: u32 = text.parse().map_err(|_| format!("{name} must be a whole number"))?;
+    let number: u32 = text
+        .parse()
+        .map_err(|error| keep_cause(&error, format!("{name} must be a whole number")))?;
     Ok(number.min(most))
 }
 
@@ -243,11 +246,14 @@ async fn form(request: Request) -> Result<Multipart, Response> {
     let unread = || invalid("the body is no form, broken or too large");
     let kind = reply::header(request.headers(), "content-type").unwrap_or_default();
     if kind.starts_with("multipart/form-data") {
-        return Multipart::from_request(request, &()).await.map_err(|_| unread());
+        return Multipart::from_request(request, &())
+            .await
+            .map_err(|error| keep_cause(&error, unread()));
     }
     let (mut parts, body) = request.into_parts();
     let whole = Request::from_parts(parts.clone(), body);
-    let body = Bytes::from_request(whole, &()).await.map_err(|_| unread())?;
+    let body =
+        Bytes::from_request(whole, &()).await.map_err(|error| keep_cause(&error, unread()))?;
     let line = body.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let boundary = line.strip_prefix(b"--").and_then(|line| std::str::from_utf8(line).ok());
     let boundary = boundary.filter(|boundary| (1..=70).contains(&boundary.len()));
@@ -255,7 +261,7 @@ async fn form(request: Request) -> Result<Multipart, Response> {
     let kind = kind.and_then(|kind| HeaderValue::from_str(&kind).ok()).ok_or_else(unread)?;
     parts.headers.insert(CONTENT_TYPE, kind);
     let whole = Request::from_parts(parts, body.into());
-    Multipart::from_request(whole, &()).await.map_err(|_| unread())
+    Multipart::from_request(whole, &()).await.map_err(|error| keep_cause(&error, unread()))
 }
 
 /// Returns the pack that a form carries.
@@ -265,7 +271,8 @@ async fn bundle(request: Request) -> Result<Bytes, Response> {
         match form.next_field().await {
             Ok(Some(field)) if field.name() == Some("bundle") => {
                 let bytes = field.bytes().await;
-                return bytes.map_err(|_| invalid("bundle is broken or too large"));
+                return bytes
+                    .map_err(|error| keep_cause(&error, invalid("bundle is broken or too large")));
             }
             Ok(Some(_)) => {}
             Ok(None) => return Err(invalid("bundle is missing")),
@@ -315,12 +322,13 @@ async fn approve(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> 
         let needed = |name: &str| text(&body, name)?.ok_or(format!("{name} is missing"));
         let bytes = |name: &str| {
             let decoded = STANDARD.decode(needed(name)?);
-            decoded.map_err(|_| format!("{name} is no base64"))
+            decoded.map_err(|error| keep_cause(&error, format!("{name} is no base64")))
         };
         let intent = digest(&needed("intent_hash")?).ok_or("intent_hash is no digest")?;
-        let signature: [u8; 64] = bytes("signature_b64")?
-            .try_into()
-            .map_err(|_| "signature_b64 must hold 64 bytes".to_owned())?;
+        let signature: [u8; 64] =
+            bytes("signature_b64")?.try_into().map_err(|bytes: Vec<u8>| {
+                format!("signature_b64 must hold 64 bytes, not {}", bytes.len())
+            })?;
         Ok((intent, signature, bytes("public_key_b64")?))
     });
     let (intent, signature, key) = match wish {

@@ -12,6 +12,7 @@ use super::{described, name_of, state_of};
 use crate::doors::daytona::{Guest, invalid, is_sdk_since};
 use crate::doors::page::{Order, Page};
 use crate::doors::{DoorName, Hall, Sandbox, reply};
+use crate::request_context::keep_cause;
 
 /// More sandboxes than this are not told at once.
 const MOST_LISTED: usize = 200;
@@ -81,8 +82,9 @@ impl<'a> Filter<'a> {
         for (key, value) in query.iter().filter(|(_, value)| !value.is_empty()) {
             match key.as_str() {
                 "labels" => {
-                    filter.labels = serde_json::from_str(value)
-                        .map_err(|_| "labels must be a JSON object of strings".to_owned())?;
+                    filter.labels = serde_json::from_str(value).map_err(|error| {
+                        keep_cause(&error, "labels must be a JSON object of strings".to_owned())
+                    })?;
                 }
                 "id" => filter.id = Some(value),
                 "name" => filter.name = Some(value),

@@ -10,6 +10,7 @@ use super::super::{Enter, USER, fault, invalid};
 use super::{Files, MOST_NAMES, Pairs, Visit, named, too_many, unserved, work};
 use crate::doors::reply::{self, text, unknown_member, whole};
 use crate::doors::{EntryKind, FileAnswer, FileCall, FileFault, Hall, WorkshopError};
+use crate::request_context::keep_cause;
 
 /// What stands beside a file in a form is short.
 const MOST_METADATA: usize = 64 * 1024;
@@ -245,7 +246,9 @@ pub(crate) async fn replace(
                 continue;
             };
             let text = String::from_utf8(content.to_vec());
-            let text = text.map_err(|_| WorkshopError::Invalid(format!("{path} is no text")))?;
+            let text = text.map_err(|error| {
+                keep_cause(&error, WorkshopError::Invalid(format!("{path} is no text")))
+            })?;
             let (changed, count) = reply::replaced(&text, &old, &new)
                 .ok_or_else(|| WorkshopError::Invalid(format!("{path} would become too large")))?;
             if count > 0 {
