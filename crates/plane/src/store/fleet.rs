@@ -308,7 +308,7 @@ fn runner_with_key(
     runner: &RunnerRow,
 ) -> Result<Option<RunnerRow>, StoreError> {
     let mut statement = connection.prepare_cached(
-        "SELECT id, pool, public_key_pem, token_hash, enrolled_at, revoked_at
+        "SELECT id, pool, public_key_pem, token_hash, enrolled_at, revoked_at, abilities
          FROM runners WHERE public_key_pem = ? AND pool = ? AND is_proved = 1",
     )?;
     let found = statement.query_row(params![runner.public_key_pem, runner.pool], runner_row);

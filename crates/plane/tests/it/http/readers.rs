@@ -34,6 +34,7 @@ const ROUTES: &[(&str, &str, Gives)] = &[
     ("get", "/metrics", NoRun),
     ("get", "/v1/openapi.json", NoRun),
     ("get", "/v1/health", NoRun),
+    ("get", "/v1/plane-keys", NoRun),
     ("get", "/v1/ready", NoRun),
     ("get", "/v1/metrics", NoRun),
     ("get", "/v1/policy", NoRun),
