@@ -201,8 +201,21 @@ impl Reading {
         Ok(Self { bytes, stream, limit, counter, deadline })
     }
 
-    /// Reads until there are more than `most` bytes, or all; true when that is all.
+    /// Reads until there are more than `most` bytes, or all; true when that is all. After a refusal
+    /// the rest is read for a while, so that the sender hears it.
     async fn up_to(&mut self, most: usize, space: &mut Reservation) -> Result<bool, HttpError> {
+        let read = self.read_up_to(most, space).await;
+        if read.is_err() {
+            drain(std::mem::replace(&mut self.stream, Body::empty().into_data_stream()));
+        }
+        read
+    }
+
+    async fn read_up_to(
+        &mut self,
+        most: usize,
+        space: &mut Reservation,
+    ) -> Result<bool, HttpError> {
         while self.bytes.len() <= most {
             let next = tokio::time::timeout_at(self.deadline, self.stream.next()).await;
             let chunk = match next {
@@ -222,12 +235,9 @@ impl Reading {
         Ok(false)
     }
 
-    /// Reads what is left; after a refusal it is read on for a while, so that the sender hears it.
+    /// Reads what is left.
     async fn rest(&mut self, space: &mut Reservation) -> Result<(), HttpError> {
-        let refused = self.up_to(self.limit, space).await.err();
-        let Some(refusal) = refused else { return Ok(()) };
-        drain(std::mem::replace(&mut self.stream, Body::empty().into_data_stream()));
-        Err(refusal)
+        self.up_to(self.limit, space).await.map(drop)
     }
 
     /// Takes the space that parsing needs, and returns the bytes.
