@@ -317,7 +317,12 @@ fn whatever_goes_wrong_is_a_denial() {
     denies(&good.to_string(), &["--provider", "nothing"]);
     denies(&good.to_string(), &["--workspace", "/nowhere/at/all"]);
     denies(&good.to_string(), &["--workspace", "/"]);
+    // A broken file leaves the last good policy in force; without any policy nothing is allowed.
     std::fs::write(machine.home().join("policy/document.json"), "{").unwrap();
+    let output = ask(&machine, "claude-code", &good.to_string(), &[]);
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(specific(&answer)["permissionDecision"], "allow", "{answer}");
+    std::fs::remove_dir_all(machine.home().join("policy")).unwrap();
     denies(&good.to_string(), &[]);
 }
 

@@ -61,7 +61,7 @@ impl Groups {
 
 impl Backend for Raw {
     fn isolation(&self) -> Isolation {
-        Isolation::Process
+        Isolation::Namespace
     }
 
     fn probe(&self) -> Posture {
@@ -75,7 +75,7 @@ impl Backend for Raw {
             (name, fact)
         };
         Posture {
-            isolation: Isolation::Process,
+            isolation: Isolation::Namespace,
             provider_version: "raw 1".into(),
             components: vocabulary().map(held).collect(),
         }
@@ -84,7 +84,7 @@ impl Backend for Raw {
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
         let names: Vec<_> = invocation.env.iter().map(|variable| &variable.name).collect();
         let artifact = json!({"environment": names});
-        Ok(Plan { isolation: Isolation::Process, invocation, artifact })
+        Ok(Plan { isolation: Isolation::Namespace, invocation, artifact })
     }
 
     fn run(
