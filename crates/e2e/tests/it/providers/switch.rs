@@ -14,7 +14,9 @@ const SCRIPT: &str = "echo out; echo err >&2; exit 3";
 
 /// What a receipt binds to the provider: who ran it, what held with which evidence, which limits
 /// held, and the six values of the preimage with their inputs.
-const BOUND: [&str; 13] = [
+const BOUND: [&str; 14] = [
+    // The mock starts nothing, so nothing of it is captured.
+    "/capture",
     "/evidenceAccepted",
     "/limits",
     "/posture/components",
@@ -65,6 +67,7 @@ fn differences(a: &Value, b: &Value) -> BTreeSet<String> {
     let paths: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
     let differing = paths.into_iter().filter(|path| a.get(*path) != b.get(*path));
     let whole = [
+        "/capture",
         "/preimage/inputs",
         "/posture/components",
         "/evidenceAccepted",
