@@ -145,7 +145,7 @@ done("status of a run is live to its end");
 await page.goto(`${url}/ui/runs/${ended}/receipt`);
 for (const question of ["What moved?", "Why?", "Who approved?", "What saw it?", "How to reproduce or revoke it?"]) await seen("h2", question);
 done("receipt answers five questions");
-for (const [tab, text] of [["timeline", "run."], ["network", "reached for nothing"], ["secrets", "No secret"], ["diff", "changed no files"], ["log", "said nothing"]]) {
+for (const [tab, text] of [["timeline", "run."], ["network", "reached for nothing"], ["secrets", "No secret"], ["diff", "No change is recorded"], ["log", "said nothing"]]) {
   await page.locator(`[role="tab"][href="/ui/runs/${ended}/${tab}"]`).click();
   await seen('[role="tabpanel"]', text);
 }
