@@ -107,7 +107,7 @@ mod tests {
         let limited = Event::ChainLimited { limit: ChainLimit::Bytes, max: MAX_BYTES };
         let place = events.iter().position(|event| *event.event() == limited).unwrap();
         assert_eq!(events.len() - place, 3, "outcome and end follow, and nothing else");
-        assert!(place > 4_000 && (events.len() - place) as u64 <= END_EVENTS);
+        assert!(place > 3_000 && (events.len() - place) as u64 <= END_EVENTS);
         assert!(journal.chain().size() <= MAX_BYTES + END_BYTES);
     }
 }
