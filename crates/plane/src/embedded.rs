@@ -23,7 +23,7 @@ use warrant_protocol::port::{
 };
 use warrant_protocol::wire::{DisconnectRule, LEASE_MS};
 use warrant_protocol::{
-    Chain, ChainedEvent, Contract, Digest, Receipt, RunId, TimeSource, Timestamp,
+    Chain, ChainedEvent, Contract, Digest, Receipt, RunId, RunState, TimeSource, Timestamp,
 };
 
 use crate::clock::SystemTimeSource;
@@ -300,16 +300,30 @@ impl EmbeddedPlane {
         self.is_service
     }
 
-    /// Leases one queued run to the runner of this process.
+    /// Leases one queued run to the runner of this process. One that may not be leased any more
+    /// is sealed.
     ///
     /// # Errors
-    /// [`PlaneError::Fenced`] when it is not queued any more.
+    /// [`PlaneError::Fenced`] when it is not queued any more, [`PlaneError::Refused`] when its
+    /// contract has expired.
     pub fn lease(&self, run: &RunId) -> Result<Lease, PlaneError> {
         if !self.is_service && self.is_held(run, 0) {
             return self.lease_own(&self.own_runner(), run);
         }
         let row = self.store.run(run).map_err(store_error(run))?;
+        if row.state != RunState::Queued {
+            return Err(PlaneError::Fenced(run.clone()));
+        }
         self.lease_to(&self.own_runner(), run, row.epoch)
+            .or_else(|error| Err(self.seal_if_refused(run, error)?))
+    }
+
+    /// Seals a queued run that was refused a lease, and returns why it was.
+    fn seal_if_refused(&self, run: &RunId, error: PlaneError) -> Result<PlaneError, PlaneError> {
+        if let PlaneError::Refused { failure, message } = &error {
+            self.refuse_queued(run, *failure, message).map_err(PlaneError::failed)?;
+        }
+        Ok(error)
     }
 
     pub(crate) fn notary(&self, now: Timestamp) -> Notary<'_> {
@@ -373,8 +387,9 @@ impl Plane for EmbeddedPlane {
             let pool = self.home.pool().as_str();
             let next = self.store.next_queued(pool).map_err(PlaneError::failed)?;
             let Some(row) = next else { return Ok(None) };
-            match self.lease_to(&self.own_runner(), &row.id, row.epoch) {
-                Err(PlaneError::Fenced(_)) => continue,
+            let leased = self.lease_to(&self.own_runner(), &row.id, row.epoch);
+            match leased.or_else(|error| Err(self.seal_if_refused(&row.id, error)?)) {
+                Err(PlaneError::Fenced(_) | PlaneError::Refused { .. }) => continue,
                 other => return other.map(Some),
             }
         }

@@ -119,7 +119,8 @@ impl EmbeddedPlane {
     /// Leases one queued run; `epoch` is the number of its last lease.
     ///
     /// # Errors
-    /// [`PlaneError::Fenced`] when it is not queued any more.
+    /// [`PlaneError::Fenced`] when it is not queued any more, [`PlaneError::Refused`] when its
+    /// contract has expired; then it is still queued.
     pub fn lease_to(
         &self,
         holder: &Holder<'_>,
@@ -149,6 +150,7 @@ impl EmbeddedPlane {
     ) -> Result<(Lease, Owner, ChainedEvent), PlaneError> {
         let now = self.now();
         let Held { contract, mut chain, .. } = self.take_held(last)?;
+        check_live(&contract, now)?;
         let key = LeaseKey { run: last.run.clone(), epoch: last.epoch + 1 };
         let claimed = claimed_by(holder, key.epoch);
         let event = chain.append(now, &claimed).map_err(PlaneError::failed)?.clone();
@@ -491,9 +493,7 @@ impl EmbeddedPlane {
     /// Returns the values of the contract's secrets after checking that it may start now.
     fn release(&self, contract: &Contract, now: Timestamp) -> Result<Vec<SecretValue>, PlaneError> {
         let body = contract.body();
-        if !contract.is_live(now) {
-            return Err(refused("the contract has expired"));
-        }
+        check_live(contract, now)?;
         if body.policy_hash != self.policy_hash() {
             return Err(PlaneError::Refused {
                 failure: FailureClass::PolicyDenied,
@@ -630,6 +630,18 @@ fn claimed_by(holder: &Holder<'_>, epoch: u64) -> Event {
         epoch: Some(epoch),
         attestation_tier: None,
     }
+}
+
+/// Checks that a contract has not expired: a lease after its end would be evidence against the
+/// plane.
+fn check_live(contract: &Contract, now: Timestamp) -> Result<(), PlaneError> {
+    if contract.is_live(now) {
+        return Ok(());
+    }
+    let expires_at = contract.body().expires_at;
+    Err(refused(&format!(
+        "the contract has expired: it was valid until {expires_at}; submit the request again"
+    )))
 }
 
 /// Checks that the chain says that this runner has this lease.
