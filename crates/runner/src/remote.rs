@@ -38,8 +38,7 @@ pub use self::enroll::{EnrollError, EnrollOptions, Enrolled, PinnedBy};
 pub use self::generation::next_generation;
 pub use self::http::{CallError, ClientError, EventsFrom, Http, KeyedCall};
 pub use self::keep::{Outage, Stop, StopSlot, Watched};
-use self::outbox::Entry;
-pub use self::outbox::{Outbox, OutboxError};
+pub use self::outbox::{End, Entry, Outbox, OutboxError};
 pub use self::stream::BlobStream;
 use crate::lease_timer::{LeaseStanding, LeaseTimer};
 
@@ -92,7 +91,7 @@ struct Held {
 
 /// Which wire a run is spoken of in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub enum Dialect {
     /// Ours: start, renew, hand back.
     Leases,
     /// The reference's: the claim was the start, and nothing ends by itself.
@@ -287,7 +286,7 @@ impl RemotePlane {
     fn deliver(
         &self,
         entry: &Entry,
-        end: &outbox::End,
+        end: &End,
         give_up: &dyn Fn() -> bool,
     ) -> Result<Receipt, PlaneError> {
         let mut pause = RETRY.0;
@@ -306,12 +305,7 @@ impl RemotePlane {
         }
     }
 
-    fn deliver_once(
-        &self,
-        entry: &Entry,
-        end: &outbox::End,
-        token: &str,
-    ) -> Result<Receipt, CallError> {
+    fn deliver_once(&self, entry: &Entry, end: &End, token: &str) -> Result<Receipt, CallError> {
         for blob in entry.blobs() {
             self.http.put_blob(&blob, token)?;
         }
@@ -427,7 +421,7 @@ impl Plane for RemotePlane {
         receipt: Receipt,
     ) -> Result<Receipt, PlaneError> {
         let (_, _, entry) = self.hold(lease)?;
-        let end = outbox::End { events: events.to_vec(), receipt };
+        let end = End { events: events.to_vec(), receipt };
         entry.ended(&end).map_err(PlaneError::failed)?;
         let told = self.deliver(&entry, &end, &|| self.outbox.is_giving_up());
         if !matches!(told, Err(PlaneError::Failed(_))) {

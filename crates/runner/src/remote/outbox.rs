@@ -84,14 +84,16 @@ pub enum OutboxError {
 
 /// What ends a run: the events the plane has not got, and the receipt.
 #[derive(Debug, Clone)]
-pub(crate) struct End {
-    pub(crate) events: Vec<ChainedEvent>,
-    pub(crate) receipt: Receipt,
+pub struct End {
+    /// The events the plane has not got.
+    pub events: Vec<ChainedEvent>,
+    /// The receipt.
+    pub receipt: Receipt,
 }
 
 /// One run in the outbox. Clones speak of the same one.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry(Arc<Inner>);
+pub struct Entry(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -128,7 +130,10 @@ impl Outbox {
     }
 
     /// Opens the entry of a run that was just claimed.
-    pub(crate) fn open(
+    ///
+    /// # Errors
+    /// [`OutboxError::File`]; then nothing of the run may be begun.
+    pub fn open(
         &self,
         key: &LeaseKey,
         dialect: Dialect,
@@ -157,7 +162,10 @@ impl Outbox {
     }
 
     /// Returns what an earlier life of this runner left.
-    pub(crate) fn left_behind(&self) -> Result<Vec<Entry>, OutboxError> {
+    ///
+    /// # Errors
+    /// [`OutboxError::File`] when it cannot be read.
+    pub fn left_behind(&self) -> Result<Vec<Entry>, OutboxError> {
         let mut entries = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(at(&self.path))? {
             let path = entry.map_err(at(&self.path))?.path();
@@ -174,7 +182,9 @@ impl Outbox {
 }
 
 impl Entry {
-    pub(crate) fn key(&self) -> &LeaseKey {
+    /// Returns which lease it is of.
+    #[must_use]
+    pub fn key(&self) -> &LeaseKey {
         &self.0.key
     }
 
@@ -191,7 +201,8 @@ impl Entry {
     }
 
     /// Returns the name of this run's start under this lease: the same for every attempt.
-    pub(crate) fn start_id(&self) -> String {
+    #[must_use]
+    pub fn start_id(&self) -> String {
         let text = format!("warrant.start.v1\n{}", self.0.token);
         Digest::of(text.as_bytes()).to_hex()
     }
@@ -201,20 +212,23 @@ impl Entry {
     /// # Errors
     /// [`OutboxError::File`]; then the run must not start, because the next life of this runner
     /// would take it for one that never did.
-    pub(crate) fn starting(&self) -> Result<(), OutboxError> {
+    pub fn starting(&self) -> Result<(), OutboxError> {
         let started = self.0.path.join(STARTED);
         fs::rename(self.0.path.join(LEASE), &started).map_err(at(&started))
     }
 
     /// Notes the chain up to the start.
-    pub(crate) fn started(&self, told: &[ChainedEvent], added: &[ChainedEvent]) {
+    pub fn started(&self, told: &[ChainedEvent], added: &[ChainedEvent]) {
         // Without it a killed run is sealed by the plane instead of by this runner.
         let events = [told, added].concat();
         let _ = self.write("chain.json", &json!({"events": events}));
     }
 
     /// Notes the end, before anybody is told.
-    pub(crate) fn ended(&self, end: &End) -> Result<(), OutboxError> {
+    ///
+    /// # Errors
+    /// [`OutboxError::File`].
+    pub fn ended(&self, end: &End) -> Result<(), OutboxError> {
         let end = json!({"events": end.events, "receipt": end.receipt.to_value()});
         self.write("end.json", &end)
     }
@@ -236,7 +250,7 @@ impl Entry {
     }
 
     /// Removes the entry.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         // What stays is delivered again, which changes nothing.
         let _ = fs::remove_dir_all(&self.0.path);
     }
@@ -263,7 +277,10 @@ impl Entry {
 
     /// Returns how a run of an earlier life ends: as it did, as unobserved if it had begun, or not
     /// at all if it had not.
-    pub(crate) fn ending(
+    ///
+    /// # Errors
+    /// [`OutboxError`] when the entry does not read back or the end cannot be kept.
+    pub fn ending(
         &self,
         identity: &RunnerIdentity,
         clock: &(dyn Fn() -> Timestamp + Sync),
