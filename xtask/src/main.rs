@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 mod fuzz;
 mod install;
+mod simulate;
 mod steps;
 
 const HELP: &str = "\
@@ -18,6 +19,7 @@ Commands:
   install     Install what the tests need, and nothing else
   toolchains  Install large toolchains too, and run each of them in the sandbox
   bench       Run every benchmark and print its figures
+  simulate    Simulate fleets: 10 000 seeds, `--seeds N` of them, or `--seed S` alone
 ";
 
 #[expect(
@@ -34,6 +36,13 @@ fn main() -> ExitCode {
         ["install"] => install::ensure(),
         ["toolchains"] => install::ensure_toolchains().and_then(|()| steps::toolchains()),
         ["bench"] => install::ensure_bench().and_then(|()| steps::bench()),
+        ["simulate", options @ ..] => match simulate::Seeds::parse(options) {
+            Ok(seeds) => seeds.simulate(),
+            Err(message) => {
+                eprintln!("xtask: {message}");
+                return ExitCode::from(2);
+            }
+        },
         ["--help" | "-h" | "help"] => {
             print!("{HELP}");
             return ExitCode::SUCCESS;

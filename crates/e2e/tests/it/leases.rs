@@ -1,7 +1,13 @@
-//! Leases: every interleaving of a small model.
+//! Leases: every interleaving of a small model, and seeded simulations of the real thing.
 
 mod explore;
 mod model;
+mod plane;
+mod runner;
+mod seeds;
+mod simulation;
+mod time;
+mod wire;
 
 use explore::{Explored, explore};
 use model::{Bounds, Cancels, Fault, Leases, are_bounds_final};
