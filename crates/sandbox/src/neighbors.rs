@@ -217,6 +217,14 @@ impl Door {
     }
 }
 
+/// A shut door stops listening at once, even while the thread that watches still holds its
+/// listener: it would look like a server of the program's own to the next command.
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -342,4 +350,22 @@ impl House {
 
 fn lock_usher(usher: &Mutex<Usher>) -> MutexGuard<'_, Usher> {
     usher.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shut_door_stops_listening_while_somebody_still_watches_it() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let door = Door::new(listener.into(), 0).unwrap();
+        let watched = Arc::clone(&door.listener);
+        assert!(std::net::TcpStream::connect(address).is_ok());
+        drop(door);
+        let refused = std::net::TcpStream::connect(address).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+        drop(watched);
+    }
 }
