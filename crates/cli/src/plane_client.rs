@@ -124,6 +124,26 @@ impl PlaneClient {
         self.http.post_as(path, &self.token, body)
     }
 
+    /// Returns the answer to a write about a run; one that is not there is named.
+    pub(crate) fn post_about(
+        &self,
+        run: &RunId,
+        verb: &str,
+        body: &Value,
+    ) -> anyhow::Result<Value> {
+        match self.post(&format!("/v1/runs/{run}/{verb}"), body) {
+            Err(error @ CallError::Refused { status: 404, .. }) => {
+                let plane = self.http.base();
+                let what = format!(
+                    "there is no run {run} at {plane}, or it is not yours to see; `warrant runs` \
+                     lists those you can see"
+                );
+                Err(Misuse::of(anyhow::Error::new(error).context(what)))
+            }
+            other => Ok(other?),
+        }
+    }
+
     /// Opens an answer that is read as it comes.
     pub(crate) fn stream(&self, path: &str) -> Result<BlobStream, CallError> {
         self.http.get_stream(path, Some(&self.token))

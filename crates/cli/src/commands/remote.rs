@@ -164,7 +164,7 @@ pub(crate) fn approve(plane: &PlaneClient, arguments: &Approve) -> anyhow::Resul
         )));
     }
     let run = run_id(&arguments.run)?;
-    let answer = plane.post(&format!("/v1/runs/{run}/approve"), &json!({}))?;
+    let answer = plane.post_about(&run, "approve", &json!({}))?;
     told(&answer, arguments.json, &format!("approved {run}"))
 }
 
@@ -175,14 +175,14 @@ pub(crate) fn deny(plane: &PlaneClient, arguments: &Deny) -> anyhow::Result<Exit
         Some(reason) => json!({"reason": reason}),
         None => json!({}),
     };
-    let answer = plane.post(&format!("/v1/runs/{run}/deny"), &body)?;
+    let answer = plane.post_about(&run, "deny", &body)?;
     told(&answer, arguments.json, &format!("refused {run}"))
 }
 
 /// `warrant cancel`.
 pub(crate) fn cancel(plane: &PlaneClient, arguments: &Cancel) -> anyhow::Result<Exit> {
     let run = run_id(&arguments.run)?;
-    let answer = plane.post(&format!("/v1/runs/{run}/cancel"), &json!({}))?;
+    let answer = plane.post_about(&run, "cancel", &json!({}))?;
     let word = answer.get("status").and_then(Value::as_str).unwrap_or("stopping");
     let line = format!("{run}: {}", ui::printable(word));
     told(&answer, arguments.json, &line)

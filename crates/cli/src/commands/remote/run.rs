@@ -15,7 +15,8 @@ use warrant_protocol::state::WireStatus;
 use warrant_protocol::{RunId, RunRequest, WorkspaceManifest};
 use warrant_runner::remote::CallError;
 use warrant_workspace::{
-    BlobSink, CaptureError, CaptureOptions, DEFAULT_DENY, History, capture, capture_folder,
+    BlobSink, CaptureError, CaptureOptions, DEFAULT_DENY, DiscoverError, History, capture,
+    capture_folder,
 };
 
 use super::output::OnGap;
@@ -104,7 +105,16 @@ pub(super) fn capture_workspace(
         other => other,
     };
     meter.rest();
-    let captured = captured.with_context(|| format!("{} cannot travel", repo.display()))?;
+    let captured = captured.map_err(|error| match error {
+        CaptureError::Discover(DiscoverError::NotGit(_) | DiscoverError::Unborn(_)) => {
+            Misuse::of(anyhow::Error::new(error).context(format!(
+                "{} cannot be sent without a commit; make one with git, or send the folder as it \
+                 is with --allow-untracked '*'",
+                repo.display()
+            )))
+        }
+        other => anyhow::Error::new(other).context(format!("{} cannot be sent", repo.display())),
+    })?;
     for warning in &captured.warnings {
         ui::note(&format!("warrant: {}", ui::printable(warning)));
     }
