@@ -366,6 +366,7 @@ impl EmbeddedPlane {
                 disconnect: DisconnectRule::Stop,
             },
             generation: None,
+            process: None,
         }
     }
 }

@@ -5,7 +5,8 @@
 //!                ▲          │
 //!                └─ renewed ┤
 //!                           └──── lease + GRACE + disconnect over, started ──► Lost
-//!  runner gone (any time): Requeue if not started, else Lost
+//!  runner gone (any time), or its process ended and RETURN_TIME over: Requeue if not started,
+//!  else Lost
 //!  stop asked for and not confirmed for STOP_TIME: Lost
 //! ```
 //!
@@ -28,6 +29,9 @@ pub const GRACE: Duration = Duration::from_secs(4);
 /// How long a runner has to confirm that it stopped a run.
 pub const STOP_TIME: Duration = Duration::from_secs(60);
 
+/// How long a runner whose process ended has to come back and say what became of its runs.
+pub const RETURN_TIME: Duration = Duration::from_secs(2);
+
 /// After how long without a word a runner is shown as unreachable.
 pub const UNREACHABLE_AFTER: Duration = Duration::from_secs(19);
 
@@ -42,6 +46,19 @@ pub struct LeaseTable {
 struct LeaseRecord {
     heard: Duration,
     stop_asked: Option<Duration>,
+    /// When its process was first seen to have ended.
+    ended: Option<Duration>,
+    /// Whether this plane heard of it itself.
+    hearing: Hearing,
+}
+
+/// Where the plane knows a lease from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hearing {
+    /// From the store: its runner has not been heard since this plane began.
+    Stored,
+    /// From its runner.
+    Heard,
 }
 
 /// What was agreed with the runner when it took a run.
@@ -71,8 +88,9 @@ pub struct LeaseFacts<'a> {
 pub enum HolderStatus {
     /// As far as is known.
     Possible,
-    /// It is known to be gone: revoked, replaced by a newer process of the same runner, or dead on
-    /// this machine.
+    /// It ended, on this machine. A later process of the same runner may bring what it left.
+    Ended,
+    /// It is known to be gone for good: revoked, or replaced by a later process of the same runner.
     Gone,
 }
 
@@ -121,9 +139,9 @@ impl LeaseTable {
     pub fn heard(&mut self, now: Moment, key: &LeaseKey) {
         let heard = self.elapsed(now);
         match self.leases.get_mut(key) {
-            Some(record) => record.heard = heard,
+            Some(record) => (record.heard, record.hearing) = (heard, Hearing::Heard),
             None => {
-                self.leases.insert(key.clone(), LeaseRecord { heard, stop_asked: None });
+                self.leases.insert(key.clone(), LeaseRecord::new(heard, Hearing::Heard));
             }
         }
     }
@@ -148,7 +166,7 @@ impl LeaseTable {
     /// Decides about one lease.
     pub fn judge(&mut self, now: Moment, facts: LeaseFacts<'_>) -> LeaseVerdict {
         let elapsed = self.elapsed(now);
-        let fresh = LeaseRecord { heard: elapsed, stop_asked: None };
+        let fresh = LeaseRecord::new(elapsed, Hearing::Stored);
         let record = self.leases.entry(facts.key.clone()).or_insert(fresh);
         if facts.state == RunState::Stopping {
             record.stop_asked.get_or_insert(elapsed);
@@ -156,17 +174,16 @@ impl LeaseTable {
         let silent = elapsed.saturating_sub(record.heard);
         let deaf = record.stop_asked.map_or(Duration::ZERO, |at| elapsed.saturating_sub(at));
         let held = facts.terms.lease.saturating_add(GRACE);
+        let is_gone = record.is_gone(elapsed, facts.holder, held);
         let started = match facts.terms.disconnect {
             DisconnectRule::Stop => held,
             DisconnectRule::ContinueFor(most) => held.saturating_add(most),
         };
         match facts.state {
-            RunState::Leased if facts.holder == HolderStatus::Gone => {
-                LeaseVerdict::Requeue(LossCause::HolderGone)
-            }
+            RunState::Leased if is_gone => LeaseVerdict::Requeue(LossCause::HolderGone),
             RunState::Leased if silent >= held => LeaseVerdict::Requeue(LossCause::Silent),
             RunState::Leased => LeaseVerdict::Holds,
-            _ if facts.holder == HolderStatus::Gone => LeaseVerdict::Lost(LossCause::HolderGone),
+            _ if is_gone => LeaseVerdict::Lost(LossCause::HolderGone),
             _ if silent >= started => LeaseVerdict::Lost(LossCause::Silent),
             _ if deaf >= STOP_TIME => LeaseVerdict::Lost(LossCause::StopUnconfirmed),
             _ => LeaseVerdict::Holds,
@@ -177,6 +194,32 @@ impl LeaseTable {
     pub fn elapsed(&mut self, now: Moment) -> Duration {
         self.awake.observe(now);
         self.awake.elapsed()
+    }
+}
+
+impl LeaseRecord {
+    const fn new(heard: Duration, hearing: Hearing) -> Self {
+        Self { heard, stop_asked: None, ended: None, hearing }
+    }
+
+    /// Returns whether nobody is left who could end the run. A plane that just began waits for
+    /// `held`, because a runner that was started again meanwhile has to find it first.
+    fn is_gone(&mut self, elapsed: Duration, holder: HolderStatus, held: Duration) -> bool {
+        match holder {
+            HolderStatus::Gone => true,
+            HolderStatus::Possible => {
+                self.ended = None;
+                false
+            }
+            HolderStatus::Ended => {
+                let ended = *self.ended.get_or_insert(elapsed);
+                let returning = match self.hearing {
+                    Hearing::Heard => RETURN_TIME,
+                    Hearing::Stored => held,
+                };
+                elapsed.saturating_sub(ended) >= returning
+            }
+        }
     }
 }
 
@@ -265,6 +308,24 @@ mod tests {
         ] {
             let gone = LeaseFacts { holder: HolderStatus::Gone, ..facts(&key, state) };
             assert_eq!(table.judge(second(1), gone), expected);
+        }
+    }
+
+    #[test]
+    fn a_process_that_ended_on_this_machine_loses_its_runs_once_it_had_time_to_return() {
+        let key = key();
+        for (state, expected) in [
+            (RunState::Leased, LeaseVerdict::Requeue(LossCause::HolderGone)),
+            (RunState::Running, LeaseVerdict::Lost(LossCause::HolderGone)),
+        ] {
+            let mut table = LeaseTable::begin(second(0));
+            table.heard(second(0), &key);
+            assert_eq!(first_end(&mut table, (0, 5), facts(&key, state)), None);
+            let ended = LeaseFacts { holder: HolderStatus::Ended, ..facts(&key, state) };
+            assert_eq!(first_end(&mut table, (6, 100), ended), Some((8, expected)), "{state:?}");
+            // A plane that just began has not been found again by anybody yet.
+            let mut table = LeaseTable::begin(second(0));
+            assert_eq!(first_end(&mut table, (0, 100), ended), Some((19, expected)), "{state:?}");
         }
     }
 

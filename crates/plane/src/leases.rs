@@ -4,32 +4,30 @@
 //! the number of its lease; the store decides whether that lease still holds. Contract and chain
 //! of a run on its way are kept in memory, so that an append costs what it adds.
 
+mod checking;
+mod starting;
+
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use warrant_protocol::event::FailureClass;
-use warrant_protocol::port::{Lease, LeaseKey, PlaneError, SecretValue, Started};
+use warrant_protocol::port::{Lease, LeaseKey, PlaneError, SecretValue};
 use warrant_protocol::receipt::ReceiptStatus;
 use warrant_protocol::request::{ActorKind, ActorRef};
-use warrant_protocol::verify::SealedBundle;
-use warrant_protocol::wire::LEASE_MS;
+use warrant_protocol::wire::{LEASE_MS, ProcessIdentity};
 use warrant_protocol::{
-    Chain, ChainedEvent, Contract, Digest, Event, PublicKey, Receipt, RunId, RunState, RunnerId,
+    Chain, ChainedEvent, Contract, Event, PublicKey, Receipt, RunId, RunState, RunnerId,
     SecretName, Signer, Timestamp,
 };
 
+use self::starting::{StartEvents, take_extended};
 use crate::chain_limits::{Phase, check_limits};
 use crate::embedded::EmbeddedPlane;
-use crate::evidence_check::{
-    EventRefusal, FalseClaim, StopKnowledge, check_completion, check_event,
-};
 use crate::lease_table::LeaseTerms;
 use crate::notary::{rows, text};
-use crate::request_context::keep_cause;
 use crate::secrets::SecretsError;
-use crate::store::{Completion, Durability, EventRow, FalseClaimRow, Owner, StoreError};
+use crate::store::{Completion, Durability, Owner, StoreError};
 
 /// How many runs on their way are kept in memory; the rest is read from the store.
 const MAX_UNDERWAY: usize = 4096;
@@ -50,6 +48,8 @@ pub struct Holder<'a> {
     pub terms: LeaseTerms,
     /// Which process of it this is, if it says so.
     pub generation: Option<u64>,
+    /// Which process of its machine this is, if it says so.
+    pub process: Option<&'a ProcessIdentity>,
 }
 
 /// A runner's question whether the first program may start.
@@ -76,6 +76,7 @@ impl Holder<'_> {
             lease_ms,
             disconnect_ms: self.terms.disconnect.to_wire_ms(),
             generation: self.generation,
+            process: self.process.cloned(),
         }
     }
 }
@@ -184,88 +185,6 @@ impl EmbeddedPlane {
         Ok((Lease { key, contract, chain, policy_hash: self.policy_hash() }, secrets))
     }
 
-    /// Records the runner's events so far and that the run starts now, durably, and only then
-    /// hands the secrets over. The same start again, by its id, gets the same answer as long as
-    /// the run is held by that start.
-    ///
-    /// # Errors
-    /// [`PlaneError::Refused`] when the run may not start any more.
-    pub fn start_lease(&self, call: &StartCall<'_>) -> Result<Started, PlaneError> {
-        match self.start_once(call) {
-            // The same question may have arrived twice at the same time; the answer to the other
-            // one can be read once everything before it is written.
-            Err(PlaneError::Fenced(run)) if call.start_id.is_some() => {
-                self.store().settle().map_err(store_error(&call.lease.run))?;
-                let held = self.take_held(call.lease)?;
-                check_holder(call.holder, call.lease, &held.chain)?;
-                self.started_before(call, &held)?.ok_or(PlaneError::Fenced(run))
-            }
-            other => other,
-        }
-    }
-
-    fn start_once(&self, call: &StartCall<'_>) -> Result<Started, PlaneError> {
-        let held = self.take_held(call.lease)?;
-        check_holder(call.holder, call.lease, &held.chain)?;
-        match self.started_before(call, &held)? {
-            Some(started) => {
-                self.keep_held(&call.lease.run, held);
-                Ok(started)
-            }
-            None => self.start_now(call, held),
-        }
-    }
-
-    fn start_now(&self, call: &StartCall<'_>, mut held: Held) -> Result<Started, PlaneError> {
-        let (lease, now) = (call.lease, self.now());
-        self.extend(call.holder, lease, (&mut held.chain, call.events))?;
-        check_limits(&held.chain, Phase::Before)?;
-        let secrets = self.release(&held.contract, now)?;
-        let start = StartEvents::of(&held.contract, (lease, call.start_id), held.chain, now);
-        let extended = Arc::clone(&start.extended);
-        let runner_rows = rows(call.events);
-        let build = move |lamport| start.build(None, runner_rows, lamport);
-        self.store().start(lease, now, build).map_err(store_error(&lease.run))?;
-        self.heard(lease);
-        let (chain, events) = take_extended(&extended)?;
-        let (epoch, contract) = (lease.epoch, held.contract);
-        self.keep_held(&lease.run, Held { epoch, contract, chain });
-        // SECURITY: only now, after the start is durable, do the values leave.
-        Ok(Started { events, secrets })
-    }
-
-    /// Returns the answer to a start that was recorded before under the same id, if there was one
-    /// and its run is still held by it.
-    fn started_before(
-        &self,
-        call: &StartCall<'_>,
-        held: &Held,
-    ) -> Result<Option<Started>, PlaneError> {
-        let lease = call.lease;
-        let Some(wanted) = call.start_id else { return Ok(None) };
-        let events = held.chain.events();
-        let is_same = |event: &ChainedEvent| match event.event() {
-            Event::RunStarted { epoch, start_id, .. } => {
-                *epoch == lease.epoch && start_id.as_deref() == Some(wanted)
-            }
-            _ => false,
-        };
-        let Some(place) = events.iter().position(is_same) else { return Ok(None) };
-        // SECURITY: secrets go to started runs alone; one that ended gets none again.
-        if !self.store().holds(&lease.run, lease.epoch).map_err(PlaneError::failed)? {
-            return Err(PlaneError::Fenced(lease.run.clone()));
-        }
-        self.extend(call.holder, lease, (&mut held.chain.clone(), call.events))?;
-        let recorded = events.get(place..).unwrap_or_default();
-        let is_of_start = |event: &&ChainedEvent| {
-            matches!(event.event(), Event::RunStarted { .. } | Event::SecretReleased { .. })
-        };
-        let recorded = recorded.iter().take_while(is_of_start).cloned().collect();
-        let claims = held.contract.body().secrets.iter();
-        let names: Vec<_> = claims.map(|claim| claim.name.clone()).collect();
-        Ok(Some(Started { events: recorded, secrets: self.values_of(&names)? }))
-    }
-
     /// Records further events of the runner. The same events again are no change.
     ///
     /// # Errors
@@ -360,136 +279,6 @@ impl EmbeddedPlane {
         self.lease_table().time_left(now, key, lease)
     }
 
-    /// Adds a runner's events after checking that they follow and that a runner may say them.
-    fn extend(
-        &self,
-        holder: &RunnerId,
-        lease: &LeaseKey,
-        (chain, events): (&mut Chain, &[ChainedEvent]),
-    ) -> Result<(), PlaneError> {
-        let now = self.now();
-        for event in events {
-            let known = usize::try_from(event.seq()).ok().and_then(|seq| chain.events().get(seq));
-            if known.is_some_and(|known| known.hash() == event.hash()) {
-                continue;
-            }
-            let field = |member: &str| format!("events[{}].{member}", event.seq());
-            let refused = if known.is_some() {
-                let detail = "another event stands at that place";
-                Err(EventRefusal::False(FalseClaim::new(field("seq"), detail)))
-            } else {
-                check_event(chain.events(), event, now)
-            };
-            let pushed = refused.and_then(|()| {
-                chain.push(event.clone()).map_err(|broken| {
-                    let claim = FalseClaim::new(field("hash"), broken.reason.to_string());
-                    EventRefusal::False(claim)
-                })
-            });
-            pushed.map_err(|refusal| self.refuse_event(holder, lease, (event.seq(), refusal)))?;
-        }
-        Ok(())
-    }
-
-    fn refuse_event(
-        &self,
-        holder: &RunnerId,
-        lease: &LeaseKey,
-        (seq, refusal): (u64, EventRefusal),
-    ) -> PlaneError {
-        let chain_rejected = format!("event chain rejected at seq {seq}");
-        match refusal {
-            EventRefusal::False(claim) => {
-                self.refute(holder, lease, (&chain_rejected, vec![claim]))
-            }
-            EventRefusal::Unknown { event_type } => refused(&format!(
-                "{chain_rejected}: this plane does not know the event type {event_type}; upgrade it \
-                 or use a runner of its version"
-            )),
-        }
-    }
-
-    /// Checks a receipt with everything it stands on, and returns it.
-    fn check_ending(
-        &self,
-        holder: &Holder<'_>,
-        lease: &LeaseKey,
-        (held, receipt): (Held, Receipt),
-    ) -> Result<Receipt, PlaneError> {
-        let now = self.now();
-        let requester = held.contract.body().requested_by.clone();
-        let bundle = SealedBundle {
-            contract: held.contract,
-            receipt,
-            chain: held.chain,
-            plane: self.home().plane_key().public().clone(),
-            runner: holder.key.clone(),
-        };
-        let stop = || {
-            Ok(StopKnowledge {
-                stop_by: self.store().run(&lease.run).map_err(store_error(&lease.run))?.stop_by,
-                runner: ActorRef { kind: ActorKind::Service, id: holder.id.to_string() },
-                // Whoever runs it in their own process stops it there.
-                requester: holder.liveness.map(|_| requester),
-            })
-        };
-        let checked = match check_completion(bundle, now, stop)? {
-            Ok(bundle) => self.missing_artifact(lease, &bundle.receipt)?.map_or(
-                Ok(bundle.receipt),
-                |digest| {
-                    let detail = format!("the artifact {digest} was never stored");
-                    let field = "receipt.workspaceOut.artifactHashes";
-                    Err(vec![FalseClaim::new(field, detail)])
-                },
-            ),
-            Err(claims) => Err(claims),
-        };
-        checked.map_err(|claims| {
-            self.refute(holder.id, lease, ("receipt runner verification failed", claims))
-        })
-    }
-
-    /// Records what a runner said that cannot be true, and returns what it is told. A runner
-    /// whose lease is over is told just that: what it says cannot follow any more.
-    fn refute(
-        &self,
-        runner: &RunnerId,
-        lease: &LeaseKey,
-        (what, claims): (&str, Vec<FalseClaim>),
-    ) -> PlaneError {
-        match self.store().holds(&lease.run, lease.epoch) {
-            Ok(true) => {}
-            Ok(false) => return PlaneError::Fenced(lease.run.clone()),
-            Err(error) => return PlaneError::failed(error),
-        }
-        let Some(first) = claims.first() else { return refused(what) };
-        let at = self.now();
-        let details: Vec<String> = claims.iter().map(|claim| claim.detail.clone()).collect();
-        let row = FalseClaimRow {
-            runner: runner.to_string(),
-            run: lease.run.clone(),
-            epoch: lease.epoch,
-            field: shortened(&first.field),
-            detail: shortened(&details.join("; ")),
-            at,
-        };
-        tracing::warn!(
-            runner.id = %runner, run.id = %lease.run, field = %row.field, detail = %row.detail,
-            "refused what runner {runner} says about {}", lease.run,
-        );
-        let (field, detail) = (row.field.clone(), row.detail.clone());
-        let counted = match self.store().add_false_claim(row, self.most_false_claims()) {
-            Ok(counted) => counted,
-            Err(error) => return PlaneError::failed(error),
-        };
-        self.false_claims.fetch_add(1, Ordering::Relaxed);
-        if counted.is_revoked_now {
-            let total = counted.total;
-            tracing::error!(runner.id = %runner, total, "revoked runner {runner}: {total} false claims");
-        }
-        refused(&format!("{what}: {field}: {detail}"))
-    }
-
     /// Returns the values of the contract's secrets after checking that it may start now.
     fn release(&self, contract: &Contract, now: Timestamp) -> Result<Vec<SecretValue>, PlaneError> {
         let body = contract.body();
@@ -551,76 +340,6 @@ impl EmbeddedPlane {
         let Lease { key, contract, chain, .. } = lease;
         self.keep_held(&key.run, Held { epoch: key.epoch, contract, chain });
     }
-
-    fn missing_artifact(
-        &self,
-        lease: &LeaseKey,
-        receipt: &Receipt,
-    ) -> Result<Option<Digest>, PlaneError> {
-        let finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = finished.get(lease).map(Vec::as_slice).unwrap_or_default();
-        for digest in &receipt.body().workspace_out.artifact_hashes {
-            let is_waiting = waiting.iter().any(|blob| blob.digest == *digest);
-            if !is_waiting && !self.store().has_blob(digest).map_err(PlaneError::failed)? {
-                return Ok(Some(*digest));
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// The chain after a start, and what the plane added; filled inside the transaction.
-type Extended = Mutex<Option<(Chain, Vec<ChainedEvent>)>>;
-
-/// Makes the plane's own events of a start, inside the transaction that records it.
-struct StartEvents {
-    chain: Chain,
-    now: Timestamp,
-    epoch: u64,
-    start_id: Option<String>,
-    releases: Vec<Event>,
-    extended: Arc<Extended>,
-}
-
-impl StartEvents {
-    fn of(
-        contract: &Contract,
-        (lease, start_id): (&LeaseKey, Option<&str>),
-        chain: Chain,
-        now: Timestamp,
-    ) -> Self {
-        let release = |claim: &warrant_protocol::request::SecretClaim| Event::SecretReleased {
-            name: claim.name.clone(),
-            scope: claim.scope.clone(),
-        };
-        let releases = contract.body().secrets.iter().map(release).collect();
-        let (epoch, start_id) = (lease.epoch, start_id.map(ToOwned::to_owned));
-        Self { chain, now, epoch, start_id, releases, extended: Arc::default() }
-    }
-
-    fn build(
-        mut self,
-        claimed: Option<&Event>,
-        runner_rows: Vec<EventRow>,
-        lamport: u64,
-    ) -> Result<Vec<EventRow>, StoreError> {
-        let from = self.chain.events().len();
-        let start_id = self.start_id.clone();
-        let started = Event::RunStarted { epoch: self.epoch, lamport: Some(lamport), start_id };
-        for event in claimed.into_iter().chain([&started]).chain(&self.releases) {
-            let added = self.chain.append(self.now, event);
-            added.map_err(|error| keep_cause(&error, StoreError::Malformed("event")))?;
-        }
-        let new = self.chain.events().get(from..).unwrap_or_default().to_vec();
-        let all = runner_rows.into_iter().chain(rows(&new)).collect();
-        *self.extended.lock().unwrap_or_else(PoisonError::into_inner) = Some((self.chain, new));
-        Ok(all)
-    }
-}
-
-fn take_extended(extended: &Extended) -> Result<(Chain, Vec<ChainedEvent>), PlaneError> {
-    let taken = extended.lock().unwrap_or_else(PoisonError::into_inner).take();
-    taken.ok_or_else(|| PlaneError::failed(StoreError::Commit))
 }
 
 fn claimed_by(holder: &Holder<'_>, epoch: u64) -> Event {
@@ -657,11 +376,6 @@ fn check_holder(holder: &RunnerId, lease: &LeaseKey, chain: &Chain) -> Result<()
         return Ok(());
     }
     Err(PlaneError::Fenced(lease.run.clone()))
-}
-
-/// Returns a text of at most 500 characters, for the record.
-fn shortened(text: &str) -> String {
-    text.chars().take(500).collect()
 }
 
 const fn state_of(status: ReceiptStatus) -> RunState {

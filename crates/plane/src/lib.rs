@@ -46,6 +46,7 @@ pub mod policy_files;
 pub mod policy_holder;
 #[cfg(feature = "policy")]
 mod policy_passed;
+pub mod process_identity;
 pub mod random;
 pub mod read_only;
 pub mod reap;

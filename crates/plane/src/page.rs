@@ -151,7 +151,7 @@ async fn log_in(State(page): State<Arc<Page>>, request: Request) -> Response {
     let word = |name: &str| body.get(name).and_then(Value::as_str);
     let redeemed = match word("ticket") {
         None => None,
-        Some(ticket) => match page.service.tickets.redeem(ticket) {
+        Some(ticket) => match page.service.tickets.redeem(ticket, page.service.moment()) {
             Some(token) => Some(token),
             None => {
                 let error = "the ticket was used, or is old";
@@ -169,7 +169,7 @@ async fn log_in(State(page): State<Arc<Page>>, request: Request) -> Response {
         protect(refusal.headers_mut());
         return refusal;
     }
-    match page.sessions.open(token) {
+    match page.sessions.open(token, page.service.moment()) {
         Ok(id) => with_cookie(transport, &id, sessions::LIFE.as_secs()),
         Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, &json!({"error": "internal error"})),
     }
@@ -211,7 +211,7 @@ async fn as_session(State(page): State<Arc<Page>>, mut request: Request, next: N
         return plain(StatusCode::FORBIDDEN, &json!({"error": "this is for the page only"}));
     }
     let id = cookie(request.headers());
-    let token = id.as_deref().and_then(|id| page.sessions.token(id));
+    let token = id.as_deref().and_then(|id| page.sessions.token(id, page.service.moment()));
     let header = token.and_then(|token| HeaderValue::from_str(&format!("Bearer {token}")).ok());
     let (Some(id), Some(mut header)) = (id, header) else {
         return plain(StatusCode::UNAUTHORIZED, &json!({"error": "unauthorized"}));

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub use self::fleet::{
-    DisconnectRule, EnrollResult, HandBack, LEASE_MS, RunnerAbilities, StoredBlob,
+    DisconnectRule, EnrollResult, HandBack, LEASE_MS, ProcessIdentity, RunnerAbilities, StoredBlob,
     TOKEN_BEYOND_LEASE_MS,
 };
 pub use self::people::{
@@ -101,6 +101,10 @@ pub struct ClaimRun {
     /// one held is given up. Ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
+    /// Which process of its machine this is, so that a plane of the same machine knows when it is
+    /// dead. It concerns what this runner takes and nothing else. Ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessIdentity>,
 }
 
 /// The value of a released secret. It does not show in debug output.
@@ -332,6 +336,9 @@ body!(ClaimRun, checker, body => {
     optional_wait(checker, body);
     if let Some(generation) = body.get("generation") {
         checker.integer(&At::ROOT.name("generation"), Some(generation), 0);
+    }
+    if let Some(process) = body.get("process") {
+        fleet::check_process(checker, process);
     }
 });
 body!(StartRun, checker, body => {

@@ -27,7 +27,8 @@ use warrant_protocol::port::{
 };
 use warrant_protocol::wire::{
     AppendEvents, ClaimResult, ClaimRun, CompleteResult, CompleteRun, Directive, DisconnectRule,
-    HandBack, LeasedRun, RenewLease, RenewResult, RunnerAbilities, StartResult, StartRun,
+    HandBack, LeasedRun, ProcessIdentity, RenewLease, RenewResult, RunnerAbilities, StartResult,
+    StartRun,
 };
 use warrant_protocol::{
     Chain, ChainedEvent, Contract, Digest, Moment, Receipt, RunId, TimeSource, json,
@@ -58,6 +59,7 @@ pub struct RemotePlane {
     outbox: Outbox,
     time: Arc<dyn TimeSource>,
     generation: Option<u64>,
+    process: Option<ProcessIdentity>,
     held: Arc<Mutex<HashMap<LeaseKey, Held>>>,
 }
 
@@ -76,6 +78,8 @@ pub struct RemoteParts {
     pub time: Arc<dyn TimeSource>,
     /// Which process of this runner this is, see [`next_generation`].
     pub generation: Option<u64>,
+    /// Which process of this machine this is, for a plane of the same machine.
+    pub process: Option<ProcessIdentity>,
 }
 
 /// What this runner knows of a lease it holds.
@@ -113,8 +117,9 @@ impl RemotePlane {
     /// Returns the plane that this runner is enrolled at.
     #[must_use]
     pub fn new(parts: RemoteParts) -> Self {
-        let RemoteParts { http, enrolled, abilities, outbox, time, generation } = parts;
-        Self { http, enrolled, abilities, outbox, time, generation, held: Arc::default() }
+        let RemoteParts { http, enrolled, abilities, outbox, time, generation, process } = parts;
+        let held = Arc::default();
+        Self { http, enrolled, abilities, outbox, time, generation, process, held }
     }
 
     /// Returns the clocks that leases are counted on.
@@ -146,6 +151,7 @@ impl RemotePlane {
             abilities: Some(self.abilities.clone()),
             wait_ms: Some(u64::try_from(CLAIM_WAIT.as_millis()).unwrap_or(u64::MAX)),
             generation: self.generation,
+            process: self.process.clone(),
         };
         let sent = self.time.moment();
         let answer = self.http.claim(self.enrolled.token(), &value(&body)?, CLAIM_WAIT)?;

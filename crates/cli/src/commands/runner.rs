@@ -11,6 +11,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use warrant_plane::clock::SystemTimeSource;
+use warrant_plane::process_identity::this_process;
 use warrant_plane::random;
 use warrant_protocol::wire::RunnerAbilities;
 use warrant_protocol::{Isolation, PoolName, PublicKey};
@@ -98,8 +99,18 @@ pub(crate) fn work(
     let outbox = Outbox::open_at(data.join("outbox"))?;
     let time = Arc::new(SystemTimeSource);
     let generation = Some(next_generation(&data, random::now()?).context("--data-dir")?);
-    let plane =
-        RemotePlane::new(RemoteParts { http, enrolled, abilities, outbox, time, generation });
+    let process = this_process().inspect_err(|error| {
+        tracing::warn!(%error, "a plane on this machine cannot see when this process ends");
+    });
+    let plane = RemotePlane::new(RemoteParts {
+        http,
+        enrolled,
+        abilities,
+        outbox,
+        time,
+        generation,
+        process: process.ok(),
+    });
     let cache = BlobCache::open(&data.join("cache"), CACHE_BYTES).context("no room for blobs")?;
     let program = std::env::current_exe().ok().and_then(|path| path.to_str().map(str::to_owned));
     let backends: Vec<&dyn Backend> = backends.iter().map(AsRef::as_ref).collect();
@@ -143,6 +154,7 @@ fn enroll(
         plane_key: plane_key.as_ref(),
         seed: random::bytes()?,
         patience: Duration::from_millis(arguments.enroll_wait),
+        time: &SystemTimeSource,
     };
     Ok(Enrolled::open(http, &options)?)
 }

@@ -19,7 +19,6 @@ use super::lanes::{Lane, in_lane};
 use super::registry::{Capability, Principal};
 use super::service::{Shared, bearer};
 use super::{answer, body, no_route, peer_of};
-use crate::random;
 use crate::request_context::keep_cause;
 use crate::store::{BlobReader, BlobWriter, CheckedFile, INLINE_BYTES};
 
@@ -53,7 +52,7 @@ pub(super) async fn store(
         if let Some(uploader) = uploader {
             service.plane.store().add_blob_uploader(&hash, &uploader.actor.label())?;
         }
-        service.plane.store().record_blobs(vec![blob], random::now()?)?;
+        service.plane.store().record_blobs(vec![blob], service.plane.now())?;
         Ok(hash)
     });
     Ok(answer::json(&StoredBlob { hash: hash.await? }))

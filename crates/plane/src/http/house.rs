@@ -1,7 +1,5 @@
 //! The plane about itself: health, readiness, metrics, policy, secrets.
 
-use std::time::Instant;
-
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
@@ -21,7 +19,6 @@ use super::service::{PlaneService, Shared, blocking};
 use super::store_watch::READY_AGE;
 use super::{answer, body, peer_of};
 use crate::policy_holder::{self, PolicyInForce, ReplaceError};
-use crate::random;
 use crate::store::PolicyRow;
 
 type Answer = Result<Response, HttpError>;
@@ -44,7 +41,7 @@ pub(super) async fn ready(State(service): State<Shared>) -> Response {
     let is_draining = *service.draining.borrow();
     let looked = in_lane(Lane::Leases, &service, |service| {
         service.plane.store().policy()?;
-        Ok(service.check_store(READY_AGE, Instant::now()))
+        Ok(service.check_store(READY_AGE))
     });
     let looked = looked.await;
     let is_ready = matches!(looked, Ok(None)) && !is_draining;
@@ -240,7 +237,7 @@ pub(super) async fn set_secret(
     let value = body::json(request, body::MEDIUM, &caller.id).await?;
     let wish = SetSecret::from_value(&value)?;
     blocking(&service, move |service| {
-        service.plane.secrets().set(&name, &wish.value, random::now()?)?;
+        service.plane.secrets().set(&name, &wish.value, service.plane.now())?;
         Ok(answer::json(&json!({"name": name})))
     })
     .await

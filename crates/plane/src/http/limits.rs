@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use warrant_protocol::Moment;
 
 /// How many keys are remembered before the oldest are forgotten.
 const MAX_KEYS: usize = 10_000;
@@ -18,7 +20,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 pub(crate) struct Buckets<K> {
     rate: f64,
     burst: f64,
-    levels: Mutex<HashMap<K, (f64, Instant)>>,
+    levels: Mutex<HashMap<K, (f64, Moment)>>,
 }
 
 impl<K: Eq + Hash + Clone> Buckets<K> {
@@ -28,17 +30,17 @@ impl<K: Eq + Hash + Clone> Buckets<K> {
     }
 
     /// Takes one out of a key's bucket; false when it is empty.
-    pub(crate) fn take(&self, key: &K, now: Instant) -> bool {
+    pub(crate) fn take(&self, key: &K, now: Moment) -> bool {
         let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
         if levels.len() >= MAX_KEYS && !levels.contains_key(key) {
             let burst = self.burst;
             // Full buckets say nothing; forgetting them changes nothing.
             levels.retain(|_, (level, since)| {
-                *level + now.duration_since(*since).as_secs_f64() * self.rate < burst
+                *level + now.since(*since).as_secs_f64() * self.rate < burst
             });
         }
         let (level, since) = levels.entry(key.clone()).or_insert((self.burst, now));
-        let filled = now.duration_since(*since).as_secs_f64() * self.rate;
+        let filled = now.since(*since).as_secs_f64() * self.rate;
         *level = (*level + filled).min(self.burst);
         *since = now;
         if *level < 1.0 {
@@ -54,7 +56,7 @@ impl<K: Eq + Hash + Clone> Buckets<K> {
 pub(crate) struct Failures {
     /// How many an address has in [`WINDOW`] before it is told to back off.
     most: u32,
-    counts: Mutex<HashMap<IpAddr, (u32, Instant)>>,
+    counts: Mutex<HashMap<IpAddr, (u32, Moment)>>,
 }
 
 impl Failures {
@@ -63,13 +65,13 @@ impl Failures {
     }
 
     /// Counts a wrong token; true when the address has had too many.
-    pub(crate) fn count(&self, address: IpAddr, now: Instant) -> bool {
+    pub(crate) fn count(&self, address: IpAddr, now: Moment) -> bool {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.len() >= MAX_KEYS {
-            counts.retain(|_, (_, since)| now.duration_since(*since) < WINDOW);
+            counts.retain(|_, (_, since)| now.since(*since) < WINDOW);
         }
         let (count, since) = counts.entry(address).or_insert((0, now));
-        if now.duration_since(*since) >= WINDOW {
+        if now.since(*since) >= WINDOW {
             (*count, *since) = (0, now);
         }
         *count = count.saturating_add(1);
@@ -84,24 +86,24 @@ mod tests {
     #[test]
     fn a_bucket_empties_and_fills_again() {
         let buckets = Buckets::new(10, 2);
-        let start = Instant::now();
+        let start = Moment::after_origin(Duration::from_secs(1000));
         assert!(buckets.take(&"a", start));
         assert!(buckets.take(&"a", start));
         assert!(!buckets.take(&"a", start));
         assert!(buckets.take(&"b", start), "others are not slowed");
-        assert!(buckets.take(&"a", start + Duration::from_millis(100)));
+        assert!(buckets.take(&"a", start.plus(Duration::from_millis(100))));
     }
 
     #[test]
     fn failures_are_forgotten_after_the_window() {
         let failures = Failures::new(20);
         let address = IpAddr::from([127, 0, 0, 1]);
-        let start = Instant::now();
+        let start = Moment::after_origin(Duration::from_secs(1000));
         for _ in 0..20 {
             assert!(!failures.count(address, start));
         }
         assert!(failures.count(address, start));
         assert!(!failures.count(IpAddr::from([127, 0, 0, 2]), start));
-        assert!(!failures.count(address, start + WINDOW));
+        assert!(!failures.count(address, start.plus(WINDOW)));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -18,7 +18,9 @@ use warrant_protocol::policy::DEFAULT_MAX_FALSE_CLAIMS;
 use warrant_protocol::port::LeaseKey;
 use warrant_protocol::request::WorkspaceMode;
 use warrant_protocol::wire::{DisconnectRule, TOKEN_BEYOND_LEASE_MS};
-use warrant_protocol::{Digest, Isolation, PrincipalId, RunId, RunRequest, TimeSource, Timestamp};
+use warrant_protocol::{
+    Digest, Isolation, Moment, PrincipalId, RunId, RunRequest, TimeSource, Timestamp,
+};
 
 use super::admission::Admission;
 use super::error::HttpError;
@@ -39,6 +41,7 @@ use crate::lease_table::HolderStatus;
 use crate::notary::Judgment;
 use crate::page::Tickets;
 use crate::policy_holder::{PolicyHolder, PolicyInForce};
+use crate::process_identity::{ProcessLife, life_of};
 use crate::random;
 use crate::reap::Reaped;
 use crate::request_context::note_principal;
@@ -155,6 +158,11 @@ impl PlaneService {
         &self.plane
     }
 
+    /// Returns the present moment, for durations.
+    pub(crate) fn moment(&self) -> Moment {
+        self.plane.time().moment()
+    }
+
     /// Returns what the plane takes on at once, for [`super::serve`].
     #[must_use]
     pub fn admission(&self) -> Arc<Admission> {
@@ -172,7 +180,7 @@ impl PlaneService {
     /// # Errors
     /// The system's error when it has no randomness.
     pub fn ticket(&self, token: &str) -> std::io::Result<String> {
-        self.tickets.issue(token)
+        self.tickets.issue(token, self.moment())
     }
 
     /// Tells everyone who waits that the plane is going down: claims and streams end now.
@@ -195,7 +203,7 @@ impl PlaneService {
                 kind: kind.to_owned(),
                 groups: "[]".to_owned(),
                 token_hash,
-                created_at: random::now()?,
+                created_at: self.plane.now(),
                 revoked_at: None,
             };
             if !self.plane.store().add_principal(row)? {
@@ -270,7 +278,7 @@ impl PlaneService {
         if !principal.may(wanted) {
             return Err(HttpError::lacks_role());
         }
-        if !self.buckets.take(&principal.id, Instant::now()) {
+        if !self.buckets.take(&principal.id, self.moment()) {
             return Err(HttpError::rate_limited());
         }
         Ok(principal)
@@ -279,7 +287,7 @@ impl PlaneService {
     /// Counts a wrong token and returns what its bearer is told.
     pub(crate) fn stranger(&self, peer: IpAddr) -> HttpError {
         self.metrics.count("auth.failed");
-        if self.failures.count(peer, Instant::now()) {
+        if self.failures.count(peer, self.moment()) {
             HttpError::locked_out()
         } else {
             HttpError::unauthorized()
@@ -394,7 +402,10 @@ impl PlaneService {
         let runner = id.and_then(|id| self.registry.runner(&id));
         match runner {
             Some(runner) if !runner.is_revoked && !runner.has_replaced(run.generation) => {
-                HolderStatus::Possible
+                match run.process.as_ref().map(life_of) {
+                    Some(ProcessLife::Ended) => HolderStatus::Ended,
+                    Some(ProcessLife::Possible) | None => HolderStatus::Possible,
+                }
             }
             Some(_) | None => HolderStatus::Gone,
         }
@@ -467,7 +478,7 @@ pub async fn keep_house(service: Shared) {
                 service.sweep_slowly()?;
             }
             if is_retention_turn {
-                let swept = service.sweep_retention(random::now()?);
+                let swept = service.sweep_retention(service.plane.now());
                 swept.map_err(|error| HttpError::internal(&error))?;
             }
             Ok(())

@@ -2,9 +2,10 @@
 //! reads, is not ready, and notices by itself when writing works again.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use warrant_protocol::Moment;
 
 use super::service::PlaneService;
 use crate::embedded::EmbeddedError;
@@ -24,7 +25,7 @@ pub(crate) struct StoreWatch {
 
 #[derive(Debug, Default)]
 struct StoreSighting {
-    at: Option<Instant>,
+    at: Option<Moment>,
     problem: Option<StoreProblem>,
 }
 
@@ -84,10 +85,11 @@ impl PlaneService {
 
     /// Looks whether the store can be written, unless the last look is younger than `age`. While
     /// there is a problem every look counts for a second only, so that its end is noticed.
-    pub(crate) fn check_store(&self, age: Duration, now: Instant) -> Option<StoreProblem> {
+    pub(crate) fn check_store(&self, age: Duration) -> Option<StoreProblem> {
+        let now = self.moment();
         let mut seen = self.store_watch.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let age = if seen.problem.is_some() { age.min(READY_AGE) } else { age };
-        let is_fresh = |at: Instant| now.saturating_duration_since(at) < age;
+        let is_fresh = |at: Moment| now.since(at) < age;
         if seen.at.is_some_and(is_fresh) {
             return seen.problem;
         }
@@ -114,7 +116,7 @@ impl PlaneService {
 
     /// As [`PlaneService::check_store`], for the plane's own regular look.
     pub(crate) fn check_store_quietly(&self) -> Option<StoreProblem> {
-        self.check_store(QUIET_AGE, Instant::now())
+        self.check_store(QUIET_AGE)
     }
 }
 

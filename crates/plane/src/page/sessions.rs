@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use warrant_protocol::Digest;
+use warrant_protocol::{Digest, Moment};
 
 use crate::random;
 
@@ -20,7 +20,7 @@ const MAX_OF_ONE: usize = 32;
 
 struct Session {
     token: String,
-    until: Instant,
+    until: Moment,
 }
 
 /// The sessions that are open. Names are kept as digests, so that looking one up tells nothing.
@@ -37,10 +37,9 @@ impl Sessions {
         Self(Mutex::new(HashMap::new()))
     }
 
-    /// Opens a session for a token and returns its name.
-    pub(super) fn open(&self, token: &str) -> io::Result<String> {
+    /// Opens a session for a token, now, and returns its name.
+    pub(super) fn open(&self, token: &str, now: Moment) -> io::Result<String> {
         let name = Digest::from_bytes(random::bytes()?).to_hex();
-        let now = Instant::now();
         let mut all = self.all();
         all.retain(|_, session| session.until > now);
         let own = |session: &Session| session.token == token;
@@ -49,16 +48,16 @@ impl Sessions {
         } else if all.len() >= MAX_SESSIONS {
             close_oldest(&mut all, |_| true);
         }
-        let session = Session { token: token.to_owned(), until: now + LIFE };
+        let session = Session { token: token.to_owned(), until: now.plus(LIFE) };
         all.insert(Digest::of(name.as_bytes()), session);
         Ok(name)
     }
 
     /// Returns the token of an open session.
-    pub(super) fn token(&self, name: &str) -> Option<String> {
+    pub(super) fn token(&self, name: &str, now: Moment) -> Option<String> {
         let all = self.all();
         let session = all.get(&Digest::of(name.as_bytes()))?;
-        (session.until > Instant::now()).then(|| session.token.clone())
+        (session.until > now).then(|| session.token.clone())
     }
 
     /// Ends a session.
@@ -81,26 +80,32 @@ fn close_oldest(all: &mut HashMap<Digest, Session>, which: impl Fn(&Session) -> 
 mod tests {
     use super::*;
 
+    const NOW: Moment = Moment::ORIGIN;
+
     #[test]
     fn session_is_known_until_it_is_closed() {
         let sessions = Sessions::new();
-        let name = sessions.open("token-1").unwrap();
-        let other = sessions.open("token-1").unwrap();
+        let name = sessions.open("token-1", NOW).unwrap();
+        let other = sessions.open("token-1", NOW).unwrap();
         assert_ne!(name, other);
-        assert_eq!(sessions.token(&name).as_deref(), Some("token-1"));
-        assert_eq!(sessions.token("guess"), None);
+        assert_eq!(sessions.token(&name, NOW).as_deref(), Some("token-1"));
+        assert_eq!(sessions.token("guess", NOW), None);
         sessions.close(&name);
-        assert_eq!(sessions.token(&name), None);
-        assert_eq!(sessions.token(&other).as_deref(), Some("token-1"));
+        assert_eq!(sessions.token(&name, NOW), None);
+        assert_eq!(sessions.token(&other, NOW).as_deref(), Some("token-1"));
+        assert_eq!(sessions.token(&other, NOW.plus(LIFE)), None, "its time is over");
     }
 
     #[test]
     fn many_sessions_of_one_token_close_nobody_elses() {
         let sessions = Sessions::new();
-        let other = sessions.open("token-1").unwrap();
-        let own: Vec<_> = (0..=MAX_OF_ONE).map(|_| sessions.open("token-2").unwrap()).collect();
-        assert_eq!(sessions.token(&other).as_deref(), Some("token-1"));
-        assert_eq!(sessions.token(&own[0]), None, "the oldest of its own went");
-        assert!(own.iter().skip(1).all(|name| sessions.token(name).is_some()));
+        let other = sessions.open("token-1", NOW).unwrap();
+        let own: Vec<_> = (0..=MAX_OF_ONE as u64)
+            .map(|second| NOW.plus(Duration::from_secs(second)))
+            .map(|now| sessions.open("token-2", now).unwrap())
+            .collect();
+        assert_eq!(sessions.token(&other, NOW).as_deref(), Some("token-1"));
+        assert_eq!(sessions.token(&own[0], NOW), None, "the oldest of its own went");
+        assert!(own.iter().skip(1).all(|name| sessions.token(name, NOW).is_some()));
     }
 }

@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use warrant_protocol::Digest;
+use warrant_protocol::{Digest, Moment};
 
 use crate::random;
 
@@ -19,7 +19,7 @@ const MAX_TICKETS: usize = 64;
 
 /// The tickets that nobody has used yet, by their digest.
 #[derive(Default)]
-pub(crate) struct Tickets(Mutex<HashMap<Digest, (String, Instant)>>);
+pub(crate) struct Tickets(Mutex<HashMap<Digest, (String, Moment)>>);
 
 impl std::fmt::Debug for Tickets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -28,26 +28,25 @@ impl std::fmt::Debug for Tickets {
 }
 
 impl Tickets {
-    /// Makes a ticket for a token.
-    pub(crate) fn issue(&self, token: &str) -> io::Result<String> {
+    /// Makes a ticket for a token, now.
+    pub(crate) fn issue(&self, token: &str, now: Moment) -> io::Result<String> {
         let ticket = Digest::from_bytes(random::bytes()?).to_hex();
-        let now = Instant::now();
         let mut all = self.all();
         all.retain(|_, (_, until)| *until > now);
         if all.len() >= MAX_TICKETS {
             all.clear();
         }
-        all.insert(Digest::of(ticket.as_bytes()), (token.to_owned(), now + LIFE));
+        all.insert(Digest::of(ticket.as_bytes()), (token.to_owned(), now.plus(LIFE)));
         Ok(ticket)
     }
 
     /// Takes a ticket and returns its token; there is no second time.
-    pub(super) fn redeem(&self, ticket: &str) -> Option<String> {
+    pub(super) fn redeem(&self, ticket: &str, now: Moment) -> Option<String> {
         let (token, until) = self.all().remove(&Digest::of(ticket.as_bytes()))?;
-        (until > Instant::now()).then_some(token)
+        (until > now).then_some(token)
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<Digest, (String, Instant)>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<Digest, (String, Moment)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -59,9 +58,12 @@ mod tests {
     #[test]
     fn a_ticket_opens_once() {
         let tickets = Tickets::default();
-        let ticket = tickets.issue("token-1").unwrap();
-        assert_eq!(tickets.redeem("guess"), None);
-        assert_eq!(tickets.redeem(&ticket).as_deref(), Some("token-1"));
-        assert_eq!(tickets.redeem(&ticket), None);
+        let now = Moment::ORIGIN;
+        let ticket = tickets.issue("token-1", now).unwrap();
+        assert_eq!(tickets.redeem("guess", now), None);
+        assert_eq!(tickets.redeem(&ticket, now).as_deref(), Some("token-1"));
+        assert_eq!(tickets.redeem(&ticket, now), None);
+        let old = tickets.issue("token-1", now).unwrap();
+        assert_eq!(tickets.redeem(&old, now.plus(LIFE)), None, "its time is over");
     }
 }

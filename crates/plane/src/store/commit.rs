@@ -92,14 +92,14 @@ impl Core {
         &self,
         run: &RunId,
         lease: (Owner, Vec<EventRow>),
-    ) -> Result<(), (Owner, Vec<EventRow>)> {
+    ) -> Result<(), Box<(Owner, Vec<EventRow>)>> {
         let mut riders = lock(&self.riders);
         let rider = riders.waiting.iter_mut().find_map(|rider| match rider {
             Rider::Run(new) if new.id == *run => Some(new),
             Rider::Run(_) | Rider::Record(_) => None,
         });
-        let Some(entry) = rider.map(|rider| &mut rider.entry) else { return Err(lease) };
-        let Entry::Queued { contract, events } = entry else { return Err(lease) };
+        let Some(entry) = rider.map(|rider| &mut rider.entry) else { return Err(Box::new(lease)) };
+        let Entry::Queued { contract, events } = entry else { return Err(Box::new(lease)) };
         let (contract, mut events) = (std::mem::take(contract), std::mem::take(events));
         let (owner, claimed) = lease;
         events.extend(claimed);

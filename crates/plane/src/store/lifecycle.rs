@@ -66,7 +66,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Conflict`] when it is not queued or another lease came in between.
     pub fn claim_own(&self, run: &RunId, lease: (Owner, Vec<EventRow>)) -> Result<(), StoreError> {
-        self.core.lease_rider(run, lease).or_else(|lease| self.claim(run, 0, lease))
+        self.core.lease_rider(run, lease).or_else(|lease| self.claim(run, 0, *lease))
     }
 
     /// Leases a queued run to a runner that will not say when it starts: the lease is the start.

@@ -1,6 +1,7 @@
 //! Reading: one run, pages of runs, events, receipts, approvals, and what is still alive.
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use warrant_protocol::wire::ProcessIdentity;
 use warrant_protocol::{Digest, RunId, RunState, Timestamp};
 
 use super::rows::{ApprovalRow, EventRow};
@@ -76,6 +77,8 @@ pub struct LiveRun {
     pub runner: Option<String>,
     /// Which process of that runner took it.
     pub generation: Option<u64>,
+    /// Which process of its machine that is.
+    pub process: Option<ProcessIdentity>,
 }
 
 /// Which runs are wanted.
@@ -157,7 +160,7 @@ impl Store {
             let is_live = in_states(|state| !state.is_terminal());
             let mut statement = connection.prepare_cached(&format!(
                 "SELECT id, state, epoch, owner, lease_ms, deadline, disconnect_ms, runner,
-                   generation FROM runs WHERE {is_live} ORDER BY state, seq"
+                   generation, process FROM runs WHERE {is_live} ORDER BY state, seq"
             ))?;
             let rows = statement.query_map([], live_row)?;
             Ok(rows.collect::<Result<_, _>>()?)
@@ -173,7 +176,7 @@ impl Store {
             let is_held = in_states(RunState::is_held);
             let mut statement = connection.prepare_cached(&format!(
                 "SELECT id, state, epoch, owner, lease_ms, deadline, disconnect_ms, runner,
-                   generation FROM runs WHERE {is_held} AND owner IS NULL ORDER BY seq"
+                   generation, process FROM runs WHERE {is_held} AND owner IS NULL ORDER BY seq"
             ))?;
             let rows = statement.query_map([], live_row)?;
             Ok(rows.collect::<Result<_, _>>()?)
@@ -374,7 +377,14 @@ fn live_row(row: &Row<'_>) -> rusqlite::Result<LiveRun> {
         disconnect_ms: row.get(6)?,
         runner: row.get(7)?,
         generation: row.get(8)?,
+        process: process_column(row, 9)?,
     })
+}
+
+/// Reads the name of a process. One that cannot be read means nothing, so there is none.
+fn process_column(row: &Row<'_>, index: usize) -> rusqlite::Result<Option<ProcessIdentity>> {
+    let text: Option<String> = row.get(index)?;
+    Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
 pub(super) fn event_row(row: &Row<'_>, from: usize) -> rusqlite::Result<EventRow> {

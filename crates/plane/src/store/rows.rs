@@ -1,5 +1,6 @@
 //! What goes into the store and comes out of it, a run at a time.
 
+use warrant_protocol::wire::ProcessIdentity;
 use warrant_protocol::{Digest, RunId, RunState, Timestamp};
 
 use super::blobs::NewBlob;
@@ -122,6 +123,8 @@ pub struct Owner {
     pub disconnect_ms: Option<u64>,
     /// Which process of the runner took it.
     pub generation: Option<u64>,
+    /// Which process of its machine that is.
+    pub process: Option<ProcessIdentity>,
 }
 
 impl Owner {

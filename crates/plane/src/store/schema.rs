@@ -8,7 +8,7 @@ use super::StoreError;
 use crate::files::FileLock;
 
 /// The schema this program writes.
-pub(super) const VERSION: u32 = 7;
+pub(super) const VERSION: u32 = 8;
 
 const V1: &str = "
 CREATE TABLE runs (
@@ -281,8 +281,14 @@ ALTER TABLE runners ADD COLUMN is_proved INTEGER NOT NULL DEFAULT 0;
 PRAGMA user_version = 7;
 ";
 
+/// Which process of its machine took a run, for a plane of the same machine.
+const V8: &str = "
+ALTER TABLE runs ADD COLUMN process TEXT;
+PRAGMA user_version = 8;
+";
+
 /// What leads from each version to the next; the first makes an empty database one of version 1.
-const STEPS: [&str; VERSION as usize] = [V1, V2, V3, V4, V5, V6, V7];
+const STEPS: [&str; VERSION as usize] = [V1, V2, V3, V4, V5, V6, V7, V8];
 
 /// Makes everything that a database of this version has.
 pub(super) fn make(connection: &Connection) -> Result<(), StoreError> {

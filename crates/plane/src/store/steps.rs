@@ -43,9 +43,11 @@ pub(super) fn take(
     let taking = StateChange {
         transitions,
         assigned: "epoch = ?5, owner = ?1, runner = ?2, lease_until = ?3, updated_at = ?4,
-          lease_ms = ?7, disconnect_ms = ?8, generation = ?9",
+          lease_ms = ?7, disconnect_ms = ?8, generation = ?9, process = ?10",
         run: "id = ?6 AND epoch = ?5 - 1",
     };
+    let process = owner.process.as_ref().map(serde_json::to_string).transpose();
+    let process = process.map_err(|error| keep_cause(&error, StoreError::Malformed("process")))?;
     let taken = connection
         .prepare_cached(&format!("{} RETURNING seq, event_count, pool, turn", taking.sql()?))?
         .query_row(
@@ -59,6 +61,7 @@ pub(super) fn take(
                 owner.lease_ms,
                 owner.disconnect_ms,
                 owner.generation,
+                process,
             ],
             |row| Ok((place_row(row)?, row.get::<_, String>(2)?, row.get::<_, i64>(3)?)),
         )

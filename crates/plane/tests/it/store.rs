@@ -187,6 +187,7 @@ fn a_store_of_the_version_before_keeps_what_it_holds() {
         "ALTER TABLE runs DROP COLUMN lease_ms;
          ALTER TABLE runs DROP COLUMN disconnect_ms;
          ALTER TABLE runs DROP COLUMN generation;
+         ALTER TABLE runs DROP COLUMN process;
          ALTER TABLE enroll_tokens DROP COLUMN used_by;
          ALTER TABLE runners DROP COLUMN is_proved;
          ALTER TABLE runs ADD COLUMN prompt TEXT NOT NULL DEFAULT '';

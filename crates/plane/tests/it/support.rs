@@ -155,5 +155,6 @@ pub(crate) fn owner() -> Owner {
         lease_ms: 15_000,
         disconnect_ms: None,
         generation: None,
+        process: None,
     }
 }

@@ -129,6 +129,22 @@ impl RunnerAbilities {
     }
 }
 
+/// A process of a machine, named so that nobody else on that machine can be taken for it.
+///
+/// It means something only to a process with the same boot id and the same process namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessIdentity {
+    /// Which start of which machine.
+    pub boot_id: String,
+    /// In which namespace its number counts.
+    pub pid_namespace: String,
+    /// Its number.
+    pub pid: u64,
+    /// When it began, in clock ticks since the machine did: numbers are used again.
+    pub start_ticks: u64,
+}
+
 /// `POST /v1/runs/:id/hand-back` (ours): nothing was started, somebody else may have it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -142,6 +158,16 @@ pub struct HandBack {
 pub struct StoredBlob {
     /// Its address.
     pub hash: Digest,
+}
+
+pub(super) fn check_process(checker: &mut Checker, process: &Value) {
+    let at = At::ROOT.name("process");
+    let Some(body) = checker.object(&at, Some(process)) else { return };
+    for name in ["bootId", "pidNamespace"] {
+        checker.text(&at.name(name), body.get(name), 1..=64);
+    }
+    checker.integer(&at.name("pid"), body.get("pid"), 1);
+    checker.integer(&at.name("startTicks"), body.get("startTicks"), 0);
 }
 
 pub(super) fn check_abilities(checker: &mut Checker, abilities: &Value) {

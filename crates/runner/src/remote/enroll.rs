@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -21,7 +21,7 @@ use thiserror::Error;
 use warrant_protocol::keys::InvalidKey;
 use warrant_protocol::succession::{CheckedSuccession, MOST_SUCCESSIONS, Succession};
 use warrant_protocol::wire::{Enroll, EnrollResult};
-use warrant_protocol::{KeyRole, PoolName, PublicKey, SigningKey, json as strict};
+use warrant_protocol::{KeyRole, PoolName, PublicKey, SigningKey, TimeSource, json as strict};
 
 use super::{CallError, Http};
 use crate::run::RunnerIdentity;
@@ -65,6 +65,8 @@ pub struct EnrollOptions<'a> {
     pub seed: [u8; 32],
     /// How long a plane may be unreachable.
     pub patience: Duration,
+    /// The clocks.
+    pub time: &'a dyn TimeSource,
 }
 
 /// Why a runner is not enrolled.
@@ -283,11 +285,11 @@ fn enroll(
     let malformed =
         |error: strict::InvalidJson| EnrollError::Plane(CallError::Malformed(error.detail()));
     let body = strict::to_value(&body).map_err(malformed)?;
-    let began = Instant::now();
+    let until = options.time.moment().plus(options.patience);
     loop {
         match http.post("/v1/runners/enroll", &body) {
             Ok(answer) => return strict::view(&answer).map_err(malformed),
-            Err(error) if error.is_transient() && began.elapsed() < options.patience => {
+            Err(error) if error.is_transient() && options.time.moment() < until => {
                 tracing::warn!(%error, "the plane cannot be reached yet");
                 thread::sleep(RETRY_EVERY.min(options.patience));
             }

@@ -41,6 +41,7 @@ fn enroll(plane: &Loopback, data: &Path, key: Option<&PublicKey>) -> Result<Enro
         plane_key: key,
         seed: [7; 32],
         patience: Duration::from_millis(1),
+        time: &SystemTimeSource,
     };
     Enrolled::open(&http, &options)
 }
@@ -58,7 +59,8 @@ fn remote_with(
     let outbox = Outbox::open_at(data.join("outbox")).unwrap();
     let http = Arc::new(Http::new(&plane.url(), None).unwrap());
     let abilities = RunnerAbilities::default();
-    RemotePlane::new(RemoteParts { http, enrolled, abilities, outbox, time, generation: None })
+    let (generation, process) = (None, None);
+    RemotePlane::new(RemoteParts { http, enrolled, abilities, outbox, time, generation, process })
 }
 
 /// Works until the plane was asked `claims` times for work.
@@ -396,6 +398,7 @@ fn an_identity_is_private_and_kept_and_of_one_pool() {
         plane_key: None,
         seed: [8; 32],
         patience: Duration::ZERO,
+        time: &SystemTimeSource,
     };
     let refused = Enrolled::open(&http, &options).unwrap_err();
     assert!(matches!(refused, EnrollError::OtherPool { .. }), "{refused}");
@@ -428,6 +431,7 @@ fn a_refused_enrollment_is_not_tried_again() {
         plane_key: None,
         seed: [7; 32],
         patience: Duration::from_secs(600),
+        time: &SystemTimeSource,
     };
     let refused = Enrolled::open(&http, &options).unwrap_err();
     let EnrollError::Plane(CallError::Refused { status: 400, message, .. }) = refused else {

@@ -415,7 +415,8 @@ fn open(home: &Path, clocks: &Arc<ProcessClocks>) -> EmbeddedPlane {
 }
 
 fn holder(runner: &KnownRunner, generation: Option<u64>) -> Holder<'_> {
-    Holder { id: &runner.id, key: &runner.key, liveness: None, terms: TERMS, generation }
+    let (id, key) = (&runner.id, &runner.key);
+    Holder { id, key, liveness: None, terms: TERMS, generation, process: None }
 }
 
 /// A conflict is an answer; anything else is a failure.

@@ -193,6 +193,7 @@ fn people() -> Value {
             "runners": list(&object(&["runnerId", "pool", "keyId", "enrolledAt"], json!({
                 "runnerId": {"type": "string"}, "pool": pool(), "keyId": {"type": "string"},
                 "enrolledAt": moment(), "revoked": flag(), "lastSeenAt": moment(),
+                "unreachable": flag(),
             }))),
         })),
         "FalseClaimList": object(&["falseClaims"], json!({
@@ -290,7 +291,8 @@ fn fleet() -> Value {
         "LeasedRun": object(&["runId", "contract", "claimToken", "events", "secrets"], json!({
             "runId": {"type": "string"}, "contract": reference("Contract"),
             "claimToken": {"type": "string"}, "events": list(&reference("ChainedEvent")),
-            "secrets": list(&secret), "epoch": count, "leaseMs": count, "policyHash": digest(),
+            "secrets": list(&secret), "epoch": count, "leaseMs": count,
+            "disconnectMs": count, "policyHash": digest(),
         })),
         "ClaimResult": {"anyOf": [
             object(&["empty"], json!({"empty": {"const": true}})), reference("LeasedRun"),

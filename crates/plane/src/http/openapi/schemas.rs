@@ -81,19 +81,24 @@ pub(super) fn requests() -> Value {
             "enrollToken": text(4096),
             "publicKeyPem": text(8192),
             "pool": pool(),
+            "proof": text(128),
         })),
         "ClaimRun": object(&["runnerToken", "pool"], json!({
             "runnerToken": text(4096),
             "pool": pool(),
             "leases": {"type": "boolean"},
             "waitMs": wait,
+            "generation": {"type": "integer", "minimum": 0},
+            "process": process(),
             "abilities": object(&[], json!({
                 "isolations": list(&isolation()),
                 "agentKinds": list(&text(128)),
                 "posture": list(&text(128)),
             })),
         })),
-        "StartRun": object(&["claimToken"], json!({"claimToken": token, "events": events})),
+        "StartRun": object(&["claimToken"], json!({
+            "claimToken": token, "events": events, "startId": text(128),
+        })),
         "RenewLease": object(&["claimToken"], json!({"claimToken": token, "waitMs": wait})),
         "HandBack": object(&["claimToken"], json!({"claimToken": token})),
         "AppendEvents": object(&["claimToken", "events"], json!({
@@ -103,6 +108,19 @@ pub(super) fn requests() -> Value {
             "claimToken": token, "receipt": reference("Receipt"), "events": events,
         })),
     })
+}
+
+/// A process of a runner's machine.
+fn process() -> Value {
+    object(
+        &["bootId", "pidNamespace", "pid", "startTicks"],
+        json!({
+            "bootId": text(64),
+            "pidNamespace": text(64),
+            "pid": {"type": "integer", "minimum": 1},
+            "startTicks": {"type": "integer", "minimum": 0},
+        }),
+    )
 }
 
 fn run_request() -> Value {

@@ -1,5 +1,6 @@
 //! Leases on clocks that the test moves, and replies that are lost, doubled or late.
 
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -221,6 +222,42 @@ fn a_later_process_of_a_runner_gives_up_at_once_what_an_earlier_one_held() {
     assert_eq!(status, 401, "{answer}");
     assert!(answer["error"].as_str().unwrap().contains("--data-dir"), "{answer}");
     verified(&plane, &started.run, &runner);
+}
+
+#[test]
+fn a_runner_that_is_killed_on_this_machine_loses_its_runs_and_nobody_elses() {
+    let time = stepped();
+    let plane = Plane::start_on(&time);
+    let (killed, other) =
+        (HandRunner::enroll(&plane, "default"), HandRunner::enroll(&plane, "default"));
+    let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let ticks: u64 = fields.split_whitespace().nth(19).unwrap().parse().unwrap();
+    let own = warrant_plane::process_identity::this_process().unwrap();
+    let process = json!({
+        "bootId": own.boot_id, "pidNamespace": own.pid_namespace,
+        "pid": child.id(), "startTicks": ticks,
+    });
+    let claim = |runner: &HandRunner, process: &Value| {
+        runner.claim_with(&json!({"leases": true, "process": process})).unwrap()
+    };
+    plane.submit("echo 1");
+    let taken = claim(&killed, &process);
+    plane.submit("echo 2");
+    let mut started = claim(&killed, &process);
+    killed.start(&mut started);
+    plane.submit("echo 3");
+    let mut others = claim(&other, &json!(own));
+    other.start(&mut others);
+    assert_eq!(pass(&plane, &time, 1), (Vec::new(), Vec::new()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(pass(&plane, &time, 1), (Vec::new(), Vec::new()), "it may come back");
+    assert_eq!(pass(&plane, &time, 2), (vec![taken.run], vec![started.run.clone()]));
+    assert_eq!(plane.view(&started.run)["failureMessage"], "the process that ran it is gone");
+    verified(&plane, &started.run, &killed);
+    assert_eq!(plane.view(&others.run)["state"], "running");
 }
 
 /// A run with a secret, approved, and held by a runner.

@@ -211,6 +211,27 @@ fn every_route_of_the_description_has_its_four_cases() {
 }
 
 #[test]
+fn the_description_names_every_member_of_the_lease_protocol() {
+    let plane = Plane::start();
+    let (_, description) = plane.client().call("GET", "/v1/openapi.json", None, None);
+    let schemas = &description["components"]["schemas"];
+    for (schema, member) in [
+        ("Enroll", "proof"),
+        ("ClaimRun", "generation"),
+        ("ClaimRun", "process"),
+        ("StartRun", "startId"),
+        ("LeasedRun", "leaseMs"),
+        ("LeasedRun", "disconnectMs"),
+        ("RenewResult", "leaseMs"),
+    ] {
+        let described = &schemas[schema]["properties"][member];
+        assert!(described.is_object(), "{schema}.{member}: {}", schemas[schema]);
+    }
+    let runner = &schemas["RunnerList"]["properties"]["runners"]["items"]["properties"];
+    assert!(runner["unreachable"].is_object(), "{runner}");
+}
+
+#[test]
 fn nobody_is_turned_away_at_every_route() {
     let scene = Scene::new();
     let forged = format!("{}x", scene.held.claim_token);
