@@ -47,6 +47,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "secret-tool", package: "libsecret-tools" },
     Tool { program: "setpriv", package: "util-linux" },
     Tool { program: "sqlite3", package: "sqlite3" },
+    Tool { program: "strace", package: "strace" },
     Tool { program: "strings", package: "binutils" },
     Tool { program: "tmux", package: "tmux" },
     Tool { program: "vim", package: "vim" },

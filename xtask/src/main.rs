@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+mod faults;
 mod fuzz;
 mod install;
 mod simulate;
@@ -19,6 +20,9 @@ Commands:
   install     Install what the tests need, and nothing else
   toolchains  Install large toolchains too, and run each of them in the sandbox
   bench       Run every benchmark and print its figures
+  faults      Kill planes and runners, break the network, cut the power: 200, 100, 200 and 300
+              times, or --plane-kills N, --runner-kills N, --proxy-runs N, --power-cuts N alone
+  soak        Let runners and a laptop wait in real time: up to 30 s, 60 s idle, 30 s suspended
   simulate    Simulate fleets: 10 000 seeds, `--seeds N` of them, or `--seed S` alone
 ";
 
@@ -36,6 +40,14 @@ fn main() -> ExitCode {
         ["install"] => install::ensure(),
         ["toolchains"] => install::ensure_toolchains().and_then(|()| steps::toolchains()),
         ["bench"] => install::ensure_bench().and_then(|()| steps::bench()),
+        ["faults", options @ ..] => match faults::parse(options) {
+            Ok(suites) => faults::run(&suites),
+            Err(message) => {
+                eprintln!("xtask: {message}");
+                return ExitCode::from(2);
+            }
+        },
+        ["soak"] => faults::soak(),
         ["simulate", options @ ..] => match simulate::Seeds::parse(options) {
             Ok(seeds) => seeds.simulate(),
             Err(message) => {

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::{stderr, stdout, warrant};
 
 /// A laptop: a home, a repository, and `warrant dev` at work.
-struct Laptop {
+pub(crate) struct Laptop {
     dir: TempDir,
     child: Child,
     said: BufReader<ChildStdout>,
@@ -27,7 +27,7 @@ impl Drop for Laptop {
 }
 
 impl Laptop {
-    fn start(more: &[&str]) -> Self {
+    pub(crate) fn start(more: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut child = warrant()
             .arg("--home")
@@ -52,7 +52,7 @@ impl Laptop {
         self.hello["url"].as_str().unwrap().to_owned()
     }
 
-    fn repo(&self) -> PathBuf {
+    pub(crate) fn repo(&self) -> PathBuf {
         self.dir.path().join("repo")
     }
 
@@ -83,9 +83,33 @@ impl Laptop {
     }
 
     /// As `here`, at the plane.
-    fn there(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn there(&self, arguments: &[&str]) -> Output {
         let url = self.url();
         self.here(&[&["--plane", &url], arguments].concat())
+    }
+
+    /// As `there`, on a terminal; returns what the terminal got and the exit code.
+    pub(crate) fn on_terminal(&self, arguments: &[&str]) -> (String, Option<i32>) {
+        let home = self.dir.path().join("home");
+        let url = self.url();
+        let words = [env!("CARGO_BIN_EXE_warrant"), "--home", home.to_str().unwrap()];
+        let words = words.into_iter().chain(["--plane", &url]).chain(arguments.iter().copied());
+        let quoted: Vec<String> =
+            words.map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
+        let done = Command::new("script")
+            .args(["-qefc", &quoted.join(" "), "/dev/null"])
+            .env("TERM", "xterm")
+            .current_dir(self.repo())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        (String::from_utf8(done.stdout).unwrap(), done.status.code())
+    }
+
+    /// Sends a signal to it.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
     }
 
     /// The newest run of the plane.
@@ -93,6 +117,13 @@ impl Laptop {
         let listed = self.there(&["runs", "--json"]);
         let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
         listed["runs"][0]["runId"].as_str().unwrap().to_owned()
+    }
+
+    /// Where the newest run of the plane stands; nothing where there is none.
+    pub(crate) fn newest_state(&self) -> String {
+        let listed = self.there(&["runs", "--json"]);
+        let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+        listed["runs"][0]["state"].as_str().unwrap_or_default().to_owned()
     }
 
     /// Logs in to the page with what the address says after `#`.

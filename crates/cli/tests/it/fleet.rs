@@ -112,6 +112,22 @@ fn a_cancelled_run_is_stopped_within_a_second_and_says_who_stopped_it() {
 }
 
 #[test]
+fn a_runner_killed_on_this_machine_loses_its_started_run_at_once() {
+    let house = House::new();
+    let _plane = house.start_plane("127.0.0.1:0");
+    let mut runner = house.start_runner("one", &[]);
+    let mark = house.directory("marks").join("alive");
+    let run = house.submit(&script(&format!("echo on > {}; sleep 60", mark.display())));
+    house.wait(Duration::from_secs(60), || mark.exists());
+    runner.kill();
+    // Policy would wait for ten minutes; the rest is a loaded machine.
+    let bundle = house.wait_for_bundles(&[run], Duration::from_secs(60)).remove(0);
+    house.verify(&bundle);
+    let last = bundle["events"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["event"]["message"], "the process that ran it is gone", "{last}");
+}
+
+#[test]
 fn a_drained_runner_cancels_with_receipts_what_does_not_end() {
     let house = House::new();
     let _plane = house.start_plane("127.0.0.1:0");
@@ -195,6 +211,29 @@ fn the_verbs_speak_with_a_plane_as_with_this_machine() {
     assert_eq!(denied.status.code(), Some(3), "{}", crate::stderr(&denied));
     let nonsense = house.warrant(&["cancel", "not-a-run"]);
     assert_eq!(nonsense.status.code(), Some(2), "{}", crate::stderr(&nonsense));
+}
+
+#[test]
+fn refusals_name_the_command_that_gets_further() {
+    let house = House::new();
+    let _plane = house.start_plane("127.0.0.1:0");
+    let nobody = "run_00000000-0000-4000-8000-000000000000";
+    for verb in ["cancel", "approve", "deny"] {
+        let refused = house.warrant(&[verb, nobody]);
+        let said = crate::stderr(&refused);
+        assert_eq!(refused.status.code(), Some(2), "{verb}: {said}");
+        assert!(said.contains(nobody) && said.contains("`warrant runs`"), "{verb}: {said}");
+    }
+    let folder = house.directory("folder");
+    fs::write(folder.join("notes.txt"), "notes\n").unwrap();
+    let folder = folder.to_str().unwrap();
+    let run = ["run", "--isolation", "process", "--dry-run", "--repo", folder];
+    let refused = house.warrant(&[&run[..], &["--", "true"]].concat());
+    let said = crate::stderr(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("--allow-untracked '*'"), "{said}");
+    let taken = house.warrant(&[&run[..], &["--allow-untracked", "*", "--", "true"]].concat());
+    assert_eq!(taken.status.code(), Some(0), "{}", crate::stderr(&taken));
 }
 
 #[test]

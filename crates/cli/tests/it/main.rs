@@ -15,6 +15,7 @@ mod crowd;
 mod dev;
 mod doors_crash;
 mod exec;
+mod faults;
 mod fleet;
 mod full;
 mod gaps;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use warrant_protocol::bundle::Bundle;
 use warrant_protocol::keys::{KeyRole, PublicKey, TrustedKeys};
-use warrant_runner::remote::Http;
+use warrant_runner::remote::{Http, KeyedCall};
 use warrant_workspace::{BlobDirectory, CaptureOptions, History, capture, quiet};
 
 pub(crate) struct House {
@@ -28,6 +28,38 @@ struct At {
     admin: String,
     enroll: String,
     workspace: Value,
+}
+
+/// The plane that runs now, for another thread.
+#[derive(Clone)]
+pub(crate) struct PlaneAccess {
+    pub(crate) url: String,
+    pub(crate) admin: String,
+    pub(crate) workspace: Value,
+}
+
+impl PlaneAccess {
+    /// Returns a client.
+    pub(crate) fn http(&self) -> Http {
+        Http::new(&self.url, None).unwrap()
+    }
+
+    /// Submits a request under a key until the plane says which run it is.
+    pub(crate) fn submit_by_key(&self, http: &Http, key: &str, request: &Value) -> String {
+        let mut request = request.clone();
+        request["workspace"] = self.workspace.clone();
+        request.as_object_mut().unwrap().retain(|_, member| !member.is_null());
+        let body = json!({"request": request});
+        let call = KeyedCall { path: "/v1/runs", token: &self.admin, key, body: &body };
+        let until = Instant::now() + Duration::from_secs(120);
+        loop {
+            match http.post_with_key(&call) {
+                Ok(answer) => return answer["runId"].as_str().unwrap().to_owned(),
+                Err(error) if Instant::now() > until => panic!("{key}: {error:?}"),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
 }
 
 pub(crate) struct Running {
@@ -91,6 +123,20 @@ impl House {
         Self::with_policy(json_file("crates/policy/presets/default/document.json"))
     }
 
+    /// A house whose home is put there by the caller.
+    pub(crate) fn without_home() -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), at: RefCell::new(None) }
+    }
+
+    /// A house with these pools, in which the built-in agent needs the consent of `boss`.
+    pub(crate) fn with_pools(pools: &[String]) -> Self {
+        let mut document = json_file("vectors/policy.json")["defaultPolicy"].take();
+        document["runners"]["allowPools"] = json!(pools);
+        document["consent"] =
+            json!([{"when": "agent-kind", "match": "mock", "approvers": ["boss"]}]);
+        Self::with_policy(document)
+    }
+
     fn with_policy(mut document: Value) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let house = Self { dir, at: RefCell::new(None) };
@@ -114,7 +160,7 @@ impl House {
         path
     }
 
-    fn home(&self) -> PathBuf {
+    pub(crate) fn home(&self) -> PathBuf {
         self.dir.path().join("home")
     }
 
@@ -145,6 +191,12 @@ impl House {
         (String::from_utf8(done.stdout).unwrap(), done.status.code())
     }
 
+    /// What another thread needs to ask the plane.
+    pub(crate) fn access(&self) -> PlaneAccess {
+        let at = self.at.borrow().clone().unwrap();
+        PlaneAccess { url: at.url, admin: at.admin, workspace: at.workspace }
+    }
+
     /// The token of the admin.
     pub(crate) fn admin(&self) -> String {
         self.at.borrow().clone().unwrap().admin
@@ -173,7 +225,12 @@ impl House {
     }
 
     pub(crate) fn start_plane(&self, listen: &str) -> Running {
-        let mut child = crate::warrant()
+        self.start_plane_by(crate::warrant(), listen)
+    }
+
+    /// Starts the plane by a command that ends with the binary.
+    pub(crate) fn start_plane_by(&self, mut command: Command, listen: &str) -> Running {
+        let mut child = command
             .arg("--home")
             .arg(self.home())
             .args(["plane", "start", "--json", "--listen", listen])
@@ -218,8 +275,21 @@ impl House {
     }
 
     pub(crate) fn start_runner(&self, name: &str, more: &[&str]) -> Running {
+        self.start_runner_with(name, &self.runner_arguments(name), more)
+    }
+
+    /// Starts a runner that reaches the plane at another address.
+    pub(crate) fn start_runner_at(&self, name: &str, url: &str) -> Running {
+        let own = self.access().url;
+        let arguments = self.runner_arguments(name).into_iter();
+        let arguments: Vec<String> =
+            arguments.map(|word| if word == own { url.to_owned() } else { word }).collect();
+        self.start_runner_with(name, &arguments, &[])
+    }
+
+    fn start_runner_with(&self, name: &str, arguments: &[String], more: &[&str]) -> Running {
         let child = crate::warrant()
-            .args(self.runner_arguments(name))
+            .args(arguments)
             .args(["--provider", "process", "--provider", "namespace"])
             .args(more)
             .env("WARRANT_LOG", "warn")
