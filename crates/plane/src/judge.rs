@@ -53,9 +53,12 @@ impl EmbeddedPlane {
         around: Surroundings,
     ) -> Result<Surroundings, StoreError> {
         let span = around.now_ms.saturating_sub(RECENT_MS)..=around.now_ms;
-        let recent = self.store().recent_counts(&around.requester, span)?;
-        let history =
-            History { runs_10m: recent.runs, denies_10m: recent.denied, ..around.history };
+        let denies_10m = self.store().recent_denials(&around.requester, span.clone())?;
+        let runs_10m = match policy.may_read_run_count() {
+            true => self.store().recent_runs(&around.requester, span)?,
+            false => around.history.runs_10m,
+        };
+        let history = History { runs_10m, denies_10m, ..around.history };
         let data_classes = data_classes(policy, request);
         Ok(Surroundings { history, data_classes, ..around })
     }

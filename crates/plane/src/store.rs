@@ -66,7 +66,6 @@ pub use pages::{Listing, ListingFilter, SummaryRow};
 pub use pieces::ExportPosition;
 pub use queue::{Abilities, Candidate};
 pub use read::{LiveRun, Page, RunFilter, RunRow};
-pub use recent::RecentCounts;
 pub use records::{NewRecord, RecordRow, SessionRow};
 pub use retention::{BLOB_GRACE_MS, Swept};
 pub use rows::{

@@ -26,6 +26,7 @@ pub struct PolicySnapshot {
     text: Arc<str>,
     rules: Arc<Rules>,
     hash: Digest,
+    may_read_run_count: bool,
 }
 
 /// The parts of a policy as text.
@@ -130,7 +131,15 @@ impl PolicySnapshot {
             None => Controls::none(),
         };
         let rules = Arc::new(rules);
-        Ok(Self { document, controls, text: text.into(), rules, hash })
+        let may_read_run_count = may_read_run_count(text);
+        Ok(Self { document, controls, text: text.into(), rules, hash, may_read_run_count })
+    }
+
+    /// Returns whether a rule may read how often a requester asked lately, which takes time to
+    /// count. Never false when one does.
+    #[must_use]
+    pub const fn may_read_run_count(&self) -> bool {
+        self.may_read_run_count
     }
 
     /// Returns the document.
@@ -165,5 +174,41 @@ impl PolicySnapshot {
 
     pub(crate) fn rules(&self) -> &Rules {
         &self.rules
+    }
+}
+
+/// Looks for `context.history.runs_10m` in the text of rules, and for whatever could read it by
+/// another spelling: escapes, the whole history, the whole context.
+fn may_read_run_count(rules: &str) -> bool {
+    let followed_by = |word: &str, endings: &[&str]| {
+        let mut rests = rules.split(word).skip(1).map(str::trim_start);
+        rests.all(|rest| endings.iter().any(|ending| rest.starts_with(ending)))
+    };
+    rules.contains("runs_10m")
+        || rules.contains('\\')
+        || !followed_by("history", &[".denies_10m"])
+        || !followed_by("context", &[".", "has "])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_read_run_count;
+
+    #[track_caller]
+    fn check(condition: &str, expected: bool) {
+        let rule = format!("forbid (principal, action, resource) when {{ {condition} }};");
+        assert_eq!(may_read_run_count(&rule), expected, "{condition}");
+    }
+
+    #[test]
+    fn every_spelling_that_reads_the_run_count_is_found() {
+        check("context.history.runs_10m > 3", true);
+        check(r#"context["history"]["run\u{73}_10m"] > 3"#, true);
+        check("context.history == principal.last", true);
+        check("[context].contains(resource.seen)", true);
+        check("context has history.runs_10m", true);
+        check("context.history.denies_10m >= 100", false);
+        check("context has grant && context.grant.access == \"write\"", false);
+        check("true", false);
     }
 }
