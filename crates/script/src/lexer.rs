@@ -220,6 +220,9 @@ impl<'a> Parser<'a> {
                 && !self.looking_at("{}")
                 && !self.lone_brace(at_start) =>
             {
+                if self.spans {
+                    self.braces.push(self.position);
+                }
                 self.position += 1;
                 pieces.push(Piece::Brace);
             }

@@ -22,7 +22,7 @@ pub use effects::{Access, Confidence, Effect, Target};
 pub use hosts::hosts_of;
 pub use rewrite::{RewriteError, quote, rewrite_home};
 pub use unwrap::{Inner, Unwrapped, unwrap};
-pub use walker::{Analysis, Name, Program, analyze, analyze_argv, is_shell};
+pub use walker::{Analysis, Name, Program, analyze, analyze_argv, brace_positions, is_shell};
 pub use wrappers::chooses_programs;
 
 /// Scripts longer than this are not analyzed.

@@ -31,6 +31,8 @@ pub(crate) struct Parser<'a> {
     pub(crate) pending: Vec<Pending>,
     /// The bodies of here-documents, by their index in redirections.
     pub(crate) bodies: Vec<Word>,
+    /// Where unquoted braces stand.
+    pub(crate) braces: Vec<usize>,
 }
 
 const RESERVED: [&str; 14] = [
@@ -56,6 +58,7 @@ impl<'a> Parser<'a> {
             fuel: MAX_COMMANDS,
             pending: Vec::new(),
             bodies: Vec::new(),
+            braces: Vec::new(),
         })
     }
 

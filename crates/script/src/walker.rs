@@ -94,6 +94,16 @@ pub fn analyze(script: &str, dialect: Dialect) -> Result<Analysis, ParseError> {
     Ok(walker.analysis)
 }
 
+/// Returns where in `script` an unquoted `{` stands that may expand to several words.
+///
+/// # Errors
+/// A [`ParseError`] when the text is not understood completely.
+pub fn brace_positions(script: &str, dialect: Dialect) -> Result<Vec<usize>, ParseError> {
+    let mut parser = Parser::new(script, dialect)?;
+    parser.program()?;
+    Ok(parser.braces)
+}
+
 /// Returns what a program with its arguments would start and touch.
 #[must_use]
 pub fn analyze_argv(argv: &[String]) -> Analysis {
