@@ -16,6 +16,7 @@ mod output;
 mod posture;
 mod request;
 mod rooms;
+mod softened;
 pub(crate) mod supervise;
 mod tree;
 mod wall;

@@ -11,12 +11,22 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bashkit::{
-    DirEntry, FileSystem, FileSystemExt, FileType, InMemoryFs, Metadata, Result, normalize_path,
+    DirEntry, FileSystem, FileSystemExt, FileType, FsLimits, InMemoryFs, Metadata, Result,
+    normalize_path,
 };
 use rustix::io::Errno;
 
-use super::commands::Commands;
+use super::commands::{Commands, OWN};
 use super::tree::{Entry, Put, Sort, Tree};
+use super::worker::tools::random_bytes;
+
+/// Where the interpreter's own commands are found that commands of ours stand in front of.
+pub(super) const LIBRARY: &str = "/dev/library";
+
+/// How much of an endless device a command gets that reads it as a file.
+///
+/// LIMIT: `cat` and `head` read such a device without end; see LIMITATIONS.md for the others.
+const DEVICE_BYTES: usize = 1 << 20;
 
 /// The filesystem of one run.
 pub(super) struct Rooms {
@@ -34,12 +44,16 @@ enum Room {
     Shelf,
     /// One available command.
     Command(String),
+    /// The interpreter's own command of a name, also where ours stands in front of it.
+    Library(String),
 }
 
 impl Rooms {
     /// Returns the filesystem around a workspace.
     pub(super) fn new(tree: Tree, commands: Commands, started: SystemTime) -> Arc<Self> {
-        Arc::new(Self { tree, private: InMemoryFs::new(), commands, started })
+        // What lies in memory is bounded by the run's memory limit.
+        let private = InMemoryFs::with_limits(FsLimits::unlimited());
+        Arc::new(Self { tree, private, commands, started })
     }
 
     fn room(&self, path: &Path) -> Room {
@@ -49,6 +63,9 @@ impl Rooms {
         let is_beside = matches!(first, "dev" | "tmp" | "bin" | "usr");
         if !is_beside || self.tree.has(first) {
             return Room::Workspace;
+        }
+        if let Some(name) = text.strip_prefix(LIBRARY).and_then(|rest| rest.strip_prefix('/')) {
+            return Room::Library(name.to_owned());
         }
         if matches!(first, "dev" | "tmp") {
             return Room::Private;
@@ -73,9 +90,10 @@ impl Rooms {
         }
     }
 
-    /// Moves between the workspace and the private places, which the kernel cannot do in one step.
+    /// Moves by copying, where the kernel cannot move in one step.
     async fn carry(&self, from: &Path, to: &Path) -> Result<()> {
         let mut pending = vec![(from.to_path_buf(), to.to_path_buf())];
+        let mut directories = Vec::new();
         while let Some((from, to)) = pending.pop() {
             let metadata = self.stat(&from).await?;
             match metadata.file_type {
@@ -84,6 +102,7 @@ impl Rooms {
                     let entries = self.read_dir(&from).await?;
                     let below = entries.into_iter().map(|e| (from.join(&e.name), to.join(&e.name)));
                     pending.extend(below);
+                    directories.push((to, metadata));
                 }
                 FileType::Symlink => {
                     let target = self.read_link(&from).await?;
@@ -93,8 +112,14 @@ impl Rooms {
                     let bytes = self.read_file(&from).await?;
                     self.write_file(&to, &bytes).await?;
                     self.chmod(&to, metadata.mode).await?;
+                    self.set_modified_time(&to, metadata.modified).await?;
                 }
             }
+        }
+        // Innermost first, because filling a directory changes when it was changed.
+        for (path, metadata) in directories.into_iter().rev() {
+            self.chmod(&path, metadata.mode).await?;
+            self.set_modified_time(&path, metadata.modified).await?;
         }
         self.remove(from, true).await
     }
@@ -122,8 +147,16 @@ fn metadata(entry: Entry) -> Metadata {
 }
 
 /// Returns the text the interpreter takes as "this is the builtin of that name".
-fn stub(name: &str) -> Vec<u8> {
+fn library_stub(name: &str) -> Vec<u8> {
     format!("#!/bin/sh\n# bashkit builtin: {name}\nexec {name} \"$@\"\n").into_bytes()
+}
+
+/// Returns the text of the file that stands for a command.
+fn stub(name: &str) -> Vec<u8> {
+    if OWN.contains(&name) {
+        return format!("#!/bin/sh\n{name} \"$@\"\n").into_bytes();
+    }
+    library_stub(name)
 }
 
 #[async_trait]
@@ -138,9 +171,14 @@ impl FileSystem for Rooms {
     async fn read_file(&self, path: &Path) -> Result<Vec<u8>> {
         match self.room(path) {
             Room::Workspace => Ok(self.tree.read(path)?),
-            Room::Private => self.private.read_file(path).await,
+            Room::Private => match path.to_str() {
+                Some("/dev/zero") => Ok(vec![0; DEVICE_BYTES]),
+                Some("/dev/random" | "/dev/urandom") => Ok(random_bytes(DEVICE_BYTES)?),
+                _ => self.private.read_file(path).await,
+            },
             Room::Shelf => Err(refuse(Errno::ISDIR)),
             Room::Command(name) => Ok(stub(&name)),
+            Room::Library(name) => Ok(library_stub(&name)),
         }
     }
 
@@ -148,7 +186,7 @@ impl FileSystem for Rooms {
         match self.room(path) {
             Room::Workspace => Ok(self.tree.write(path, content, Put::Replace)?),
             Room::Private => self.private.write_file(path, content).await,
-            Room::Shelf | Room::Command(_) => Err(refuse(Errno::ACCESS)),
+            Room::Shelf | Room::Command(_) | Room::Library(_) => Err(refuse(Errno::ACCESS)),
         }
     }
 
@@ -156,7 +194,7 @@ impl FileSystem for Rooms {
         match self.room(path) {
             Room::Workspace => Ok(self.tree.write(path, content, Put::Append)?),
             Room::Private => self.private.append_file(path, content).await,
-            Room::Shelf | Room::Command(_) => Err(refuse(Errno::ACCESS)),
+            Room::Shelf | Room::Command(_) | Room::Library(_) => Err(refuse(Errno::ACCESS)),
         }
     }
 
@@ -171,7 +209,7 @@ impl FileSystem for Rooms {
             }
             Room::Private => self.private.mkdir(path, recursive).await,
             Room::Shelf if recursive => Ok(()),
-            Room::Shelf | Room::Command(_) => Err(refuse(Errno::EXIST)),
+            Room::Shelf | Room::Command(_) | Room::Library(_) => Err(refuse(Errno::EXIST)),
         }
     }
 
@@ -180,7 +218,7 @@ impl FileSystem for Rooms {
             Room::Workspace if recursive => Ok(self.tree.remove_all(path)?),
             Room::Workspace => Ok(self.tree.remove(path)?),
             Room::Private => self.private.remove(path, recursive).await,
-            Room::Shelf | Room::Command(_) => Err(refuse(Errno::ACCESS)),
+            Room::Shelf | Room::Command(_) | Room::Library(_) => Err(refuse(Errno::ACCESS)),
         }
     }
 
@@ -190,6 +228,7 @@ impl FileSystem for Rooms {
             Room::Private => self.private.stat(path).await,
             Room::Shelf => Ok(self.fixed(FileType::Directory, 0)),
             Room::Command(name) => Ok(self.fixed(FileType::File, stub(&name).len())),
+            Room::Library(name) => Ok(self.fixed(FileType::File, library_stub(&name).len())),
         }
     }
 
@@ -212,7 +251,7 @@ impl FileSystem for Rooms {
                 };
                 Ok(self.commands.programs().map(entry).collect())
             }
-            Room::Command(_) => Err(refuse(Errno::NOTDIR)),
+            Room::Command(_) | Room::Library(_) => Err(refuse(Errno::NOTDIR)),
         }
     }
 
@@ -222,7 +261,13 @@ impl FileSystem for Rooms {
 
     async fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         match (self.room(from), self.room(to)) {
-            (Room::Workspace, Room::Workspace) => Ok(self.tree.rename(from, to)?),
+            (Room::Workspace, Room::Workspace) => match self.tree.rename(from, to) {
+                // An overlay cannot rename a directory of the layer below.
+                Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+                    self.carry(from, to).await
+                }
+                renamed => Ok(renamed?),
+            },
             (Room::Private, Room::Private) => self.private.rename(from, to).await,
             (Room::Workspace | Room::Private, Room::Workspace | Room::Private) => {
                 self.carry(from, to).await
@@ -246,7 +291,7 @@ impl FileSystem for Rooms {
         match self.room(link) {
             Room::Workspace => Ok(self.tree.link(target, link)?),
             Room::Private => self.private.symlink(target, link).await,
-            Room::Shelf | Room::Command(_) => Err(refuse(Errno::ACCESS)),
+            Room::Shelf | Room::Command(_) | Room::Library(_) => Err(refuse(Errno::ACCESS)),
         }
     }
 
@@ -254,7 +299,7 @@ impl FileSystem for Rooms {
         match self.room(path) {
             Room::Workspace => Ok(self.tree.read_link(path)?),
             Room::Private => self.private.read_link(path).await,
-            Room::Shelf | Room::Command(_) => Err(refuse(Errno::INVAL)),
+            Room::Shelf | Room::Command(_) | Room::Library(_) => Err(refuse(Errno::INVAL)),
         }
     }
 
@@ -262,7 +307,7 @@ impl FileSystem for Rooms {
         match self.room(path) {
             Room::Workspace => Ok(self.tree.set_mode(path, mode)?),
             Room::Private => self.private.chmod(path, mode).await,
-            Room::Shelf | Room::Command(_) => Err(refuse(Errno::ACCESS)),
+            Room::Shelf | Room::Command(_) | Room::Library(_) => Err(refuse(Errno::ACCESS)),
         }
     }
 
@@ -270,7 +315,7 @@ impl FileSystem for Rooms {
         match self.room(path) {
             Room::Workspace => Ok(self.tree.set_modified(path, time)?),
             Room::Private => self.private.set_modified_time(path, time).await,
-            Room::Shelf | Room::Command(_) => Err(refuse(Errno::ACCESS)),
+            Room::Shelf | Room::Command(_) | Room::Library(_) => Err(refuse(Errno::ACCESS)),
         }
     }
 }

@@ -5,10 +5,12 @@
 //! starts a program, makes a process or opens a socket. It ends when the supervisor is gone.
 //! Whatever happens to it, happens to one run. Start at [`main`].
 
+mod braces;
 mod curl;
 mod fixed;
 mod network;
 mod shell;
+pub(super) mod tools;
 mod walls;
 
 use std::io;

@@ -3,5 +3,6 @@
 mod attacks;
 mod basics;
 pub(crate) mod kit;
+mod loud;
 mod suite;
 mod walls;

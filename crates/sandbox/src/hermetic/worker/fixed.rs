@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use bashkit::hooks::ToolEvent;
 use bashkit::{
-    Builtin, BuiltinContext, DirEntry, ExecResult, FileSystem, FileSystemExt, InMemoryFs, Metadata,
-    Result, vfs_join,
+    Builtin, BuiltinContext, DirEntry, ExecResult, FileSystem, FileSystemExt, FsLimits, InMemoryFs,
+    Metadata, Result, vfs_join,
 };
 
 /// The one moment there is: 2020-01-01T00:00:00Z.
@@ -30,7 +30,8 @@ pub(super) struct FixedFs(InMemoryFs);
 impl FixedFs {
     /// Returns the filesystem as every script finds it.
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self(InMemoryFs::new()))
+        // What lies in memory is bounded by the memory limit of the run.
+        Arc::new(Self(InMemoryFs::with_limits(FsLimits::unlimited())))
     }
 }
 
@@ -52,7 +53,7 @@ impl FileSystemExt for FixedFs {
         self.0.usage()
     }
 
-    fn limits(&self) -> bashkit::FsLimits {
+    fn limits(&self) -> FsLimits {
         self.0.limits()
     }
 

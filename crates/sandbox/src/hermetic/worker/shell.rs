@@ -7,14 +7,16 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use bashkit::hooks::HookAction;
+use bashkit::hooks::{HookAction, ToolEvent};
 use bashkit::{
     Bash, ExecOptions, ExecutionLimits, FileSystem, HttpLimits, MemoryLimits, NetworkAllowlist,
     SessionLimits,
 };
 
+use super::braces::spell_out_ranges;
 use super::fixed::{self, FixedFs, Mktemp};
 use super::network::Transport;
+use super::tools::{self, MissingCommands, spell_out_date};
 use super::{Incoming, Line, curl};
 use crate::hermetic::commands::Commands;
 use crate::hermetic::fetcher::MAX_BODY;
@@ -23,6 +25,7 @@ use crate::hermetic::guard::Guard;
 use crate::hermetic::meter::Meter;
 use crate::hermetic::request::{FilesRequest, Request};
 use crate::hermetic::rooms::Rooms;
+use crate::hermetic::softened::{RunningCommand, Softened};
 use crate::hermetic::tree::{Rules, Tree, Writes};
 
 /// Nesting of scripts, functions, substitutions and subshells beyond this is an error of the
@@ -48,6 +51,14 @@ pub(super) fn run(line: &Line, incoming: Receiver<Incoming>, job: Job) -> io::Re
         .build()?;
     let transport =
         request.network.then(|| Transport::new(line.clone(), Arc::new(Mutex::new(incoming))));
+    let script = match spell_out_ranges(&request.script) {
+        Ok(script) => script,
+        Err(complaint) => {
+            let text = format!("{}: {complaint}\n", request.arg0);
+            line.send_stream(Kind::Stderr, text.as_bytes());
+            return Ok(1);
+        }
+    };
     let mut bash = build(line, &request, root, transport)?;
     let options = ExecOptions::new().arg0(request.arg0.clone()).stdin(stdin);
     let (out, err) = (line.clone(), line.clone());
@@ -55,7 +66,7 @@ pub(super) fn run(line: &Line, incoming: Receiver<Incoming>, job: Job) -> io::Re
         if request.fixed {
             bash.exec(fixed::PRELUDE).await?;
         }
-        bash.execute(&request.script)
+        bash.execute(&script)
             .options(options)
             .stdout_fn(move |bytes| {
                 out.send_stream(Kind::Stdout, &bytes);
@@ -87,6 +98,9 @@ fn build(
 ) -> io::Result<Bash> {
     let commands = Commands::new(request.network);
     let files = files(line, request, root, commands)?;
+    let running = RunningCommand::default();
+    let files: Arc<dyn FileSystem> =
+        if request.fixed { files } else { Softened::new(files, running.clone()) };
     if !request.cwd.starts_with('/') {
         return Err(broken("the working directory is not absolute"));
     }
@@ -100,6 +114,17 @@ fn build(
         .limits(limits())
         .memory_limits(MemoryLimits::unlimited())
         .session_limits(SessionLimits::unlimited())
+        .builtin_registry(tools::registry(match request.fixed {
+            true => tools::Seen::Memory,
+            false => tools::Seen::Workspace,
+        }))
+        .command_resolver(Arc::new(MissingCommands { commands, arg0: request.arg0.clone() }))
+        .before_tool(Box::new(move |tool| {
+            running.starts(&tool.name);
+            HookAction::Continue(tool)
+        }))
+        .before_tool(Box::new(with_plain_dates(request.fixed)))
+        .before_tool(Box::new(with_short_ranges))
         .builtin_filter(move |name| commands.has(name) && !without.contains(&name));
     let has = |wanted: &str| request.env.iter().any(|(name, _)| name == wanted);
     if !has("HOME") {
@@ -132,6 +157,34 @@ fn build(
             .before_tool(Box::new(|tool| HookAction::Continue(fixed::tame(tool))));
     }
     Ok(builder.build())
+}
+
+/// Returns the hook that works out relative dates before `date` sees them.
+fn with_plain_dates(fixed: bool) -> impl Fn(ToolEvent) -> HookAction<ToolEvent> {
+    move |mut tool| {
+        if tool.name == "date" {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            let seconds = since.ok().and_then(|since| i64::try_from(since.as_secs()).ok());
+            let now = if fixed { fixed::EPOCH } else { seconds.unwrap_or(0) };
+            tool.args = spell_out_date(tool.args, now);
+        }
+        HookAction::Continue(tool)
+    }
+}
+
+/// Writes the long ranges of a script that a script runs as several.
+fn with_short_ranges(mut tool: ToolEvent) -> HookAction<ToolEvent> {
+    let is_shell = matches!(tool.name.as_str(), "bash" | "sh");
+    if tool.name != "eval" && !is_shell {
+        return HookAction::Continue(tool);
+    }
+    for arg in &mut tool.args {
+        match spell_out_ranges(arg) {
+            Ok(spelled) => *arg = spelled,
+            Err(complaint) => return HookAction::Cancel(complaint),
+        }
+    }
+    HookAction::Continue(tool)
 }
 
 fn files(
