@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use warrant_runner::fleet::{Drain, Tally};
 
 use super::plane::{self, Opened, Serving};
-use super::runner;
+use super::{doors, runner};
 use crate::args::{Dev, PlaneArguments, RunnerStart};
 use crate::exit::{Exit, Misuse};
 use crate::{logs, ui};
@@ -27,7 +27,8 @@ pub(crate) fn run(home: Option<&Path>, arguments: &Dev) -> anyhow::Result<Exit> 
     logs::begin(&arguments.logging, "warn")?;
     let opened = plane::open(home, |_| {})?;
     let address = address(arguments, opened.service.settings().port).map_err(Misuse::of)?;
-    let doors = arguments.doors.then(|| super::doors::open(home, Vec::new())).transpose()?;
+    let reachable = || doors::Reachable { hosts: Vec::new(), address: address.ip() };
+    let doors = arguments.doors.then(|| doors::open(home, reachable())).transpose()?;
     let drain = Drain::default();
     runner::drain_on_signals(&drain)?;
     let (stop, shutdown) = watch::channel(false);

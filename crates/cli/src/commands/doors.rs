@@ -1,5 +1,6 @@
 //! `warrant doors`: tokens for other people's clients, and the hall that `plane start` opens.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use warrant_conformance::local::Setting;
 use warrant_conformance::{EvidenceKeys, Tier};
 use warrant_govern::Desk;
 use warrant_govern::live::{Live, Scope, TokenFile, TokenFileError, TokenRow};
-use warrant_govern::mcp::http::{Door, DoorOptions};
+use warrant_govern::mcp::http::{Door, DoorOptions, ListenerScope};
 use warrant_plane::doors::{ExamLevel, Examined, Examiner, Hall};
 use warrant_plane::random;
 use warrant_protocol::{Isolation, SigningKey, Timestamp};
@@ -100,8 +101,16 @@ pub(crate) struct Opened {
     pub(crate) mcp: Arc<Door>,
 }
 
-/// Opens the doors; `hosts` are names of this machine besides those of loopback.
-pub(crate) fn open(home: Option<&Path>, hosts: Vec<String>) -> anyhow::Result<Opened> {
+/// How clients reach the compat APIs and MCP.
+pub(crate) struct Reachable {
+    /// Names of this machine besides those of loopback.
+    pub(crate) hosts: Vec<String>,
+    /// Where the plane listens.
+    pub(crate) address: IpAddr,
+}
+
+/// Opens the compat APIs and MCP.
+pub(crate) fn open(home: Option<&Path>, reachable: Reachable) -> anyhow::Result<Opened> {
     let desk = Arc::new(Desk::open(home)?);
     let tokens = TokenFile::of(desk.plane().home().root());
     let live =
@@ -110,7 +119,12 @@ pub(crate) fn open(home: Option<&Path>, hosts: Vec<String>) -> anyhow::Result<Op
     let examiner: Option<Arc<dyn Examiner>> = Some(Arc::new(Examination));
     let hall =
         Hall { workshop: Arc::clone(&live) as _, keeper: Arc::new(tokens.clone()), examiner };
-    let options = DoorOptions { home: home.map(Path::to_owned), tokens, hosts };
+    let options = DoorOptions {
+        home: home.map(Path::to_owned),
+        tokens,
+        hosts: reachable.hosts,
+        listener: ListenerScope::of(reachable.address),
+    };
     let mcp = Door::open(options).context("the door of MCP cannot be opened")?;
     Ok(Opened { _live: live, hall, mcp: Arc::new(mcp) })
 }

@@ -48,7 +48,9 @@ fn start(home: Option<&Path>, arguments: &PlaneStart) -> anyhow::Result<Exit> {
         }
         _ => None,
     };
-    let doors = arguments.doors.then(|| doors::open(home, door_hosts(arguments, address)));
+    let reachable =
+        || doors::Reachable { hosts: door_hosts(arguments, address), address: address.ip() };
+    let doors = arguments.doors.then(|| doors::open(home, reachable()));
     let doors = doors.transpose()?;
     // Whoever reads our first words may tell us to stop at once.
     let shutdown = stop_on_signals(&opened.service)?;

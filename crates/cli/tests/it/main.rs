@@ -26,6 +26,7 @@ mod keys;
 mod logging;
 mod machine;
 mod mcp;
+mod mcp_conformance;
 mod mcp_http;
 mod mcp_messages;
 mod mcp_secrets;

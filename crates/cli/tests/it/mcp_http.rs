@@ -13,17 +13,22 @@ use crate::mcp::{A_YEAR_OLD, NEWEST, clients};
 use crate::{stderr, warrant};
 
 /// A plane with its doors open.
-struct Plane {
-    machine: Machine,
+pub(crate) struct Plane {
+    pub(crate) machine: Machine,
     child: Child,
-    url: String,
+    pub(crate) url: String,
 }
 
 impl Plane {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
+        Self::listening(&["127.0.0.1:0"])
+    }
+
+    fn listening(on: &[&str]) -> Self {
         let machine = Machine::new();
         let mut child = warrant()
-            .args(["plane", "start", "--doors", "--listen", "127.0.0.1:0", "--json"])
+            .args(["plane", "start", "--doors", "--json", "--listen"])
+            .args(on)
             .env("WARRANT_HOME", machine.home())
             .stdout(Stdio::piped())
             .spawn()
@@ -35,7 +40,7 @@ impl Plane {
         Self { machine, child, url }
     }
 
-    fn token(&self, name: &str, workspace: &Path) -> String {
+    pub(crate) fn token(&self, name: &str, workspace: &Path) -> String {
         let workspace = workspace.to_str().unwrap();
         let arguments =
             ["doors", "issue", name, "--scope", "mcp", "--workspace", workspace, "--json"];
@@ -290,6 +295,28 @@ fn a_web_page_cannot_reach_mcp_by_rebinding_or_from_its_origin() {
     assert_eq!(plane.begin(&token, &[("origin", "http://evil.example")]).status, 403);
     assert_eq!(plane.begin(&token, &[("origin", "null")]).status, 403);
     assert_eq!(plane.begin(&token, &[("host", "localhost")]).status, 200);
+    for origin in ["https://localhost:1", "http://localhost.evil.example", "http://localhost:1@x"] {
+        assert_eq!(plane.begin(&token, &[("origin", origin)]).status, 403, "{origin}");
+    }
+}
+
+#[test]
+fn a_local_origin_reaches_mcp_on_a_loopback_listener_and_needs_its_token() {
+    let plane = Plane::start();
+    let token = plane.token("ide", &plane.machine.work(""));
+    let port = plane.url.rsplit(':').next().unwrap();
+    for host in ["localhost", "127.0.0.1", "[::1]"] {
+        let origin = format!("http://{host}:{port}");
+        let headers = [("host", origin.trim_start_matches("http://")), ("origin", &origin)];
+        let answer = plane.begin(&token, &headers);
+        assert_eq!(answer.status, 200, "{origin}: {}", answer.text);
+        assert!(!answer.text.to_ascii_lowercase().contains("access-control-allow"), "{origin}");
+        assert_eq!(plane.begin("nobody", &headers).status, 401, "{origin}");
+    }
+    let everywhere = Plane::listening(&["0.0.0.0:0", "--insecure-plaintext"]);
+    let token = everywhere.token("ide", &everywhere.machine.work(""));
+    let origin = [("host", "localhost"), ("origin", "http://localhost:1")];
+    assert_eq!(everywhere.begin(&token, &origin).status, 403, "others reach that listener");
 }
 
 #[test]

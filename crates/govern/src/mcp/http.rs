@@ -10,6 +10,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -84,6 +85,38 @@ pub struct DoorOptions {
     pub tokens: TokenFile,
     /// Names and addresses of this machine, besides those of loopback.
     pub hosts: Vec<String>,
+    /// Who reaches the listener.
+    pub listener: ListenerScope,
+}
+
+/// From where a listener can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListenerScope {
+    /// From this machine alone.
+    Loopback,
+    /// From other machines, too.
+    Network,
+}
+
+impl ListenerScope {
+    /// Returns the scope of a listener on this address.
+    pub const fn of(address: IpAddr) -> Self {
+        match address.is_loopback() {
+            true => Self::Loopback,
+            false => Self::Network,
+        }
+    }
+
+    /// Returns the origins whose requests are taken; a request without an origin always is.
+    ///
+    /// SECURITY: a page of a local origin still needs a token, and no answer here lets a browser
+    /// show a page of another port what it says.
+    const fn allowed_origins(self) -> &'static [&'static str] {
+        match self {
+            Self::Loopback => &["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"],
+            Self::Network => &[],
+        }
+    }
 }
 
 impl Door {
@@ -101,6 +134,7 @@ impl Door {
         // it made point here nor from its own origin.
         let config = StreamableHttpServerConfig::default()
             .with_allowed_hosts(loopback.into_iter().chain(options.hosts))
+            .with_allowed_origins(options.listener.allowed_origins().iter().copied())
             .enforce_origin_validation()
             .with_max_request_body_bytes(MOST_MESSAGE_BYTES);
         let house = House {
