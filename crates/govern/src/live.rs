@@ -44,7 +44,7 @@ use serde_json::json;
 use thiserror::Error;
 use warrant_plane::doors::{
     Changed, Decided, DoorName, EndsCommands, FileAnswer, FileCall, Lookout, Measure, Process,
-    Question, Reach, Sandbox, Start, Wanted, Workshop, WorkshopError,
+    Question, Reach, RefusedExecution, Sandbox, Start, Wanted, Workshop, WorkshopError,
 };
 use warrant_plane::{EmbeddedPlane, random};
 use warrant_protocol::request::ActorRef;
@@ -319,6 +319,11 @@ impl Workshop for Live {
         keeper::is_same(&living.access_token, access_token).then(|| living.owner.clone())
     }
 
+    fn owner_of(&self, id: &str) -> Option<ActorRef> {
+        let living = self.sandboxes.lock().get(id).cloned()?;
+        (!living.is_over()).then(|| living.owner.clone())
+    }
+
     fn named_by(&self, access_token: &str) -> Option<String> {
         let all = self.sandboxes.all();
         let is_it = |living: &&Arc<Living>| {
@@ -449,10 +454,15 @@ impl Workshop for Live {
         decide::deny_tool(&*self.shared()?, guest, tool)
     }
 
-    fn refuse(&self, guest: &ActorRef, id: &str, argv: &[String]) -> Result<RunId, WorkshopError> {
+    fn refuse(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        refusal: &RefusedExecution<'_>,
+    ) -> Result<RunId, WorkshopError> {
         let living = self.sandboxes.of(guest, id)?;
         let shared = self.shared()?;
-        decide::refuse(&shared, &living, argv)
+        decide::refuse(&shared, &living, refusal)
     }
 
     fn processes(&self, guest: &ActorRef, id: &str) -> Result<Vec<Arc<Process>>, WorkshopError> {

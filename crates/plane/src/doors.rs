@@ -63,8 +63,8 @@ pub use paths::inside;
 pub use process::{Attended, Chunk, ChunkStream, End, Grip, Next, Process, ProcessFacts};
 pub use workshop::{
     AtEnd, Changed, Decided, DoorName, EndsCommands, Entry, EntryKind, FailureCause, FileAnswer,
-    FileCall, FileFault, Life, Measure, Question, Reach, Sandbox, ShellSession, Start, Terminal,
-    Verdict, Wakes, Wanted, Workshop, WorkshopError,
+    FileCall, FileFault, Life, Measure, Question, Reach, RefusedExecution, Sandbox, ShellSession,
+    Start, Terminal, Verdict, Wakes, Wanted, Workshop, WorkshopError,
 };
 
 use crate::request_context::{carried, note_principal, with_route};
@@ -298,7 +298,18 @@ impl Hall {
     /// SECURITY: a sandbox's own token opens nothing once the token that made the sandbox is
     /// revoked.
     pub(crate) fn owner(&self, id: &str, access_token: &str) -> Option<ActorRef> {
-        let owner = self.workshop.owner(id, access_token)?;
+        self.unrevoked(id, self.workshop.owner(id, access_token)?)
+    }
+
+    /// Returns whose sandbox it is, for callers who know nothing but its id.
+    ///
+    /// SECURITY: an id opens nothing once the token that made the sandbox is revoked.
+    pub(crate) fn owner_of(&self, id: &str) -> Option<ActorRef> {
+        self.unrevoked(id, self.workshop.owner_of(id)?)
+    }
+
+    /// Returns the owner of a sandbox whose token is good still.
+    fn unrevoked(&self, id: &str, owner: ActorRef) -> Option<ActorRef> {
         let made_at = self.workshop.find(&owner, id).ok()?.created_at;
         let owner = self.keeper.knows(&owner, made_at).then_some(owner)?;
         note_principal(&owner.label());

@@ -48,13 +48,13 @@ pub use lanes::BLOCKING_THREADS;
 pub(crate) use lanes::COMPAT_THREADS;
 pub use local::serve_local;
 pub use routes::{observed, router, router_with};
-pub(crate) use serve::OverTls;
+pub(crate) use serve::{OverTls, Peer};
 pub use serve::{ServeOptions, TlsError, TlsFiles, serve, tls};
 pub use service::{PlaneService, ServiceError, Shared, keep_house};
 
 /// Returns where a request came from; without a connection it came from here.
 pub(crate) fn peer_of(request: &Request) -> IpAddr {
-    let peer = request.extensions().get::<serve::Peer>();
+    let peer = request.extensions().get::<Peer>();
     peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.0)
 }
 

@@ -37,8 +37,8 @@ const attacks = {
   async racing_executions() {
     const id = await create()
     for (let round = 0; round < 5; round++) {
-      await decide(id, ['echo', 'x', '>>', 'ran'])
-      const answers = await times(8, () => execute(id, 'echo x >> ran'))
+      await decide(id, ['sh', '-c', 'echo x >> ran'])
+      const answers = await times(8, () => execute(id, 'sh -c echo x >> ran'))
       assert.deepEqual([count(answers, (each) => each.status === 200), count(answers, (each) => each.status === 403)], [1, 7])
     }
     assert.equal((await call('GET', `/sandbox/${id}/filesystem?path=ran`)).text, 'x\n'.repeat(5))
@@ -111,7 +111,7 @@ const attacks = {
     return id
   },
 
-  // Blanks, tabs, newlines and quotes make no line another one.
+  // What was judged is what runs: words stay words, whatever a shell would make of their line.
   async words_and_lines() {
     const id = await create()
     const run = async (command) => {
@@ -119,14 +119,20 @@ const attacks = {
       assert.equal(decided.header('x-helm-status'), 'APPROVED', decided.text)
       return (await execute(id, command.join(' '))).json.output
     }
-    assert.equal(await run(['echo', 'a  b']), 'a b\n', 'the line is what runs, and what was judged')
-    assert.equal(await run(['echo', "'a  b'"]), 'a  b\n')
-    assert.equal(await run(['echo', '']), '\n')
+    const words = [['a  b'], ["'a  b'"], [''], ['x\nsudo id'], ['x;sudo', 'id'], ['$(sudo id)'], ['x', '\tsudo', '|', 'sudo', 'id'], ['*'], ['`id`', '&&', 'sudo', 'id', '> ran']]
+    for (const each of words) assert.equal(await run(['echo', ...each]), each.join(' ') + '\n', JSON.stringify(each))
+    assert.equal((await call('GET', `/sandbox/${id}/filesystem?path=ran`)).status, 404)
+    assert.equal(await run(['python3', '-c', 'print("governed exec")']), 'governed exec\n')
+    assert.equal(await run(['echo one | tr o 0']), '0ne\n', 'one string with blanks is a script')
+    // Two decisions with one line: each execution runs the words of one of them.
+    for (const command of [['printf', '<%s>', 'a b'], ['printf', '<%s>', 'a', 'b']]) await decide(id, command)
+    const printed = [await execute(id, 'printf <%s> a b'), await execute(id, 'printf <%s> a b')]
+    assert.deepEqual(printed.map((each) => each.json.output), ['<a b>', '<a><b>'])
     for (const [decided, executed] of [[['echo', 'a b'], 'echo  a b'], [['echo', 'a'], 'echo a '], [['echo', 'a'], 'echo\ta'], [['echo', 'caf\u00e9'], 'echo cafe\u0301'], [['echo', 'a'], 'echo a\n']]) {
       await decide(id, decided)
       assert.equal((await execute(id, executed)).status, 403, JSON.stringify(executed))
     }
-    for (const command of [['echo', 'x\nsudo id'], ['echo', 'x;sudo', 'id'], ['echo', '$(sudo id)'], ['echo', 'x', '\tsudo', '|', 'sudo', 'id'], ['true', '&&', 'sudo', 'id']]) {
+    for (const command of [['echo x\nsudo id'], ['echo x;sudo id'], ['echo $(sudo id)'], ['sh', '-c', 'true && sudo id'], ['bash', '-c', 'echo x | sudo id']]) {
       isNo(await decide(id, command), JSON.stringify(command))
       assert.equal((await execute(id, command.join(' '))).status, 403)
     }
@@ -211,7 +217,21 @@ const attacks = {
     return id
   },
 
-  // What people approved is one command with its variables in one directory.
+  // An execution that cannot be, after its decision was used up, is a record as well.
+  async invalid_executions() {
+    const id = await create()
+    const allowed = await decide(id, ['pwd'], { env: { X: '' } })
+    const invalid = await execute(id, 'pwd', { env: { X: 'x'.repeat(300_000) } })
+    assert.deepEqual([invalid.status, invalid.json.error.reason_code], [400, 'DENY_SCHEMA_MISMATCH'], invalid.text)
+    const told = (await receipts(id)).find((each) => each.receipt_id === invalid.header('x-receipt-id'))
+    assert.deepEqual([told?.status, told?.reason_code, told?.decision_id], ['DENIED', 'DENY_SCHEMA_MISMATCH', allowed.header('x-helm-decision-id')])
+    assert.equal((await execute(id, 'pwd', { env: { X: '' } })).status, 403, 'the decision is used up')
+    await destroy(id)
+    return id
+  },
+
+  // What people approved is one command with its variables, in the directory that it names; where
+  // it names none they approve it in any, and are told so.
   async other_directories(pem) {
     const id = await create()
     const person = createPrivateKey(pem)
@@ -226,14 +246,24 @@ const attacks = {
       const answer = await decide(id, line, extra)
       assert.equal(answer.header('x-helm-status'), 'APPROVED', answer.text)
     }
+    // The unmodified adapter says where only when it executes: one approval is enough, once.
     await approved()
+    assert.equal((await execute(id, 'sudo true', { env: { X: '1' } })).status, 403)
+    assert.equal((await execute(id, 'sudo true', { cwd: '/tmp' })).status, 200)
+    assert.equal((await execute(id, 'sudo true', { cwd: '/tmp' })).status, 403)
+    assert.equal((await execute(id, 'sudo true')).status, 403)
+    // An intent that says where: there and nowhere else.
+    await approved({ cwd: '/home/daytona/.' })
     const elsewhere = await execute(id, 'sudo true', { cwd: '/tmp' })
     assert.deepEqual([elsewhere.status, elsewhere.json.error.reason_code], [403, 'DENY_APPROVAL_REQUIRED'], elsewhere.text)
     assert.match(elsewhere.json.error.message, /warrant approve/)
-    assert.equal((await execute(id, 'sudo true', { env: { X: '1' } })).status, 403)
-    assert.notEqual((await execute(id, 'sudo true', { cwd: '/home/daytona/.' })).status, 403, 'the same directory in other words')
+    // Once people approved it there, too, the execution there runs and uses that approval up, not the other.
+    const there = await decide(id, line, { cwd: '/tmp' })
+    await approve(there.header('x-helm-intent-hash'))
+    assert.equal((await execute(id, 'sudo true', { cwd: '/tmp' })).status, 200)
+    assert.equal((await execute(id, 'sudo true', { cwd: '/tmp' })).status, 403, 'that approval is used up')
+    assert.equal((await execute(id, 'sudo true', { cwd: '/home/daytona/' })).status, 200, 'the other one is not')
     assert.equal((await execute(id, 'sudo true')).status, 403)
-    // An intent that says where: there and nowhere else.
     await approved({ cwd: '/tmp' })
     assert.equal((await execute(id, 'sudo true')).status, 403)
     assert.equal((await execute(id, 'sudo true', { cwd: '/tmp/' })).status, 200)
@@ -272,17 +302,20 @@ const attacks = {
     assert.deepEqual(told.map((each) => [each.status, each.principal]).slice(-2), [['APPROVED', 'human:ann'], ['APPROVED', 'service:door-one']])
     assert.equal(told.filter((each) => each.principal === 'human:ann').length, 1)
     assert.match(told.at(-2).signature, /^[0-9a-f]{128}$/)
-    // The adapter says only now where it is to run: people are asked about that, and then it runs.
+    // The adapter says only now where it is to run: one approval is enough for that.
+    const ran = await execute(id, 'sudo true', { cwd: '/tmp' })
+    assert.equal(ran.status, 200, ran.text)
+    // An intent for one directory, executed in another: people are asked about that, and then it runs.
+    await until(['sudo', 'true'], 'APPROVED', { cwd: '/home/daytona' })
     const there = await execute(id, 'sudo true', { cwd: '/tmp' })
     assert.deepEqual([there.status, there.json.error.reason_code], [403, 'DENY_APPROVAL_REQUIRED'])
-    assert.equal((await execute(id, 'sudo true')).status, 200)
-    await until(['sudo', 'true'], 'APPROVED')
-    let ran = await execute(id, 'sudo true', { cwd: '/tmp' })
-    for (let at = 0; ran.status !== 200 && at < 20; at++) {
-      await until(['sudo', 'true'], 'APPROVED')
-      ran = await execute(id, 'sudo true', { cwd: '/tmp' })
+    let asked_again = there
+    for (let at = 0; asked_again.status !== 200 && at < 300; at++) {
+      await new Promise((resolve) => setTimeout(resolve, 100))
+      asked_again = await execute(id, 'sudo true', { cwd: '/tmp' })
     }
-    assert.equal(ran.status, 200, ran.text)
+    assert.equal(asked_again.status, 200, asked_again.text)
+    assert.equal((await execute(id, 'sudo true')).status, 200)
     // A no is a record as well.
     const refused = await decide(id, ['sudo', 'false'])
     for (let at = 0; at < 300 && !told.some((each) => each.status === 'DENIED'); at++) {

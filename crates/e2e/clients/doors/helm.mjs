@@ -59,8 +59,8 @@ assert.equal((await execute(id, 'touch /tmp/ungoverned')).status, 403)
 const later = await decide(id, ['true'])
 assert.ok(Number(later.header('x-helm-lamport-clock')) > Number(allowed.header('x-helm-lamport-clock')))
 
-// Every non-allow is a denial: by words, by the line they make, and when people are asked.
-for (const command of [['sudo', 'id'], ['echo', 'x;', 'sudo', 'id'], ['sh', '-c', 'sudo id']]) {
+// Every non-allow is a denial: by words, by the script they hold, and when people are asked.
+for (const command of [['sudo', 'id'], ['sh', '-c', 'echo x; sudo id'], ['echo x; sudo id']]) {
   const denied = await decide(id, command)
   assert.equal(denied.status, 200)
   assert.equal(denied.header('x-helm-status'), 'DENIED')
@@ -80,8 +80,11 @@ assert.equal((await decide(id, ['true'], {}, process.env.OTHER_KEY)).status, 404
 assert.equal((await call('PUT', `/sandbox/${id}/filesystem?path=a.txt`, new TextEncoder().encode('data'))).status, 200)
 assert.equal((await call('GET', `/sandbox/${id}/filesystem?path=a.txt`)).text, 'data')
 assert.equal((await call('GET', `/sandbox/${id}/filesystem?path=none`)).status, 404)
-await decide(id, ['exit', '3'])
-assert.equal((await execute(id, 'exit 3')).json.exitCode, 3)
+await decide(id, ['sh', '-c', 'exit 3'])
+assert.equal((await execute(id, 'sh -c exit 3')).json.exitCode, 3)
+await decide(id, ['no-such-program', 'x'])
+const absent = await execute(id, 'no-such-program x')
+assert.deepEqual([absent.status, absent.json?.exitCode], [200, 127], absent.text)
 
 // The time given at creation is that of an execution that names none.
 await decide(second, ['sleep', '30'])

@@ -372,6 +372,11 @@ fn a_directory_that_is_not_there_fails_the_command_and_has_its_receipt() {
 }
 
 #[test]
+fn an_execution_that_cannot_be_is_a_record_once_its_decision_is_used_up() {
+    attack("invalid_executions");
+}
+
+#[test]
 fn an_approval_cannot_be_used_in_another_directory_or_with_other_variables() {
     attack("other_directories");
 }

@@ -1,8 +1,8 @@
-//! Decisions about commands that are executed by a later call: judged in every form, and kept.
+//! Decisions about commands that are executed by a later call: judged in both forms, and kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warrant_plane::doors::{Decided, Question, Verdict, WorkshopError};
+use warrant_plane::doors::{Decided, Question, RefusedExecution, Verdict, WorkshopError};
 use warrant_plane::random;
 use warrant_plane::{Judgment, Note, Reception, Submission, reception::APPROVAL_WAIT_MS};
 use warrant_protocol::request::ActorRef;
@@ -14,9 +14,12 @@ use super::calls::{self, permitted};
 use super::sandbox::{Living, plain_wish, words};
 use crate::ask::Ask;
 
-/// Judges a command as its words, as the line they make and as what that was meant to run.
+/// What people are told of a command whose directory is named when it is executed.
+const ANY_DIRECTORY: &str = "in any directory: the client names one when it executes it";
+
+/// Judges a command as it is to run and as what that is meant to run.
 ///
-/// One no is a no. If a form is to be asked about, people are asked once, about the line.
+/// One no is a no. If a form is to be asked about, people are asked once, about the command.
 pub(super) fn decide(
     shared: &Shared,
     living: &Living,
@@ -27,16 +30,16 @@ pub(super) fn decide(
     let env = named(question.variables);
     asks::check_client(&env)?;
     let place = living.place(shared);
-    let argv_of_line = words(&["bash", "-c", &argv.join(" ")]);
     let hosts = living.hosts();
     // Whoever names no directory, or that one, means home.
     let is_named = |cwd: &&str| *cwd != living.wanted.home;
     let cwd = question.cwd.filter(is_named);
     let wish = |argv| Wish { hosts: &hosts, cwd, env: env.clone(), ..plain_wish(argv) };
-    let mut forms = vec![asks::ask(&place, &wish(&argv_of_line))?, asks::ask(&place, &wish(argv))?];
-    forms.extend(asks::unwrapped(&place, &wish(&argv_of_line))?);
+    let anywhere = question.cwd.is_none().then(|| ANY_DIRECTORY.to_owned());
+    let command = asks::ask(&place, &Wish { note: anywhere.clone(), ..wish(argv) })?;
+    let meant = asks::unwrapped(&place, &wish(argv))?;
     let mut asked: Option<Judgment> = None;
-    for form in &forms {
+    for form in [&command].into_iter().chain(&meant) {
         let judgment = shared.desk.judge(form).map_err(WorkshopError::of_error)?;
         match judgment.summary.decision {
             Decision::Allow => {}
@@ -44,17 +47,14 @@ pub(super) fn decide(
             Decision::Ask => asked = Some(merged(asked, judgment)),
         }
     }
-    let Some(line) = forms.first() else {
-        return Err(WorkshopError::because("a command has no form"));
-    };
     // SECURITY: people would approve the command, not what a variable makes of its words.
-    if let (Some(judgment), Some(name)) = (&mut asked, choosing(line)) {
+    if let (Some(judgment), Some(name)) = (&mut asked, choosing(&command)) {
         let reason =
             format!("variable `{name}` chooses what the words mean: say it in the command");
         judgment.summary.decision = Decision::Deny;
         judgment.summary.reasons.push(reason);
         judgment.requirements.clear();
-        return denied(shared, line, judgment.clone());
+        return denied(shared, &command, judgment.clone());
     }
     let Some(judgment) = asked else {
         let told = words(&["sandbox", "decide", &living.id]);
@@ -67,19 +67,21 @@ pub(super) fn decide(
         return Ok(Decided { cwd: question.cwd.map(str::to_owned), ..decided? });
     };
     let elsewhere = question.elsewhere.iter().map(String::as_str).filter(is_named).map(Some);
+    let here = Wish { cwd, note: anywhere, ..wish(argv) };
+    let there = elsewhere.map(|cwd| Wish { cwd, ..wish(argv) });
     // First where an execution was refused: that is where the same command goes again.
-    for cwd in elsewhere.chain([cwd]) {
-        let there = asks::ask(&place, &Wish { cwd, ..wish(&argv_of_line) })?;
+    for wish in there.chain([here]) {
+        let there = asks::ask(&place, &wish)?;
         let approved = shared.desk.approved_twin(&there).map_err(WorkshopError::of_error)?;
         let Some(run) = approved else { continue };
         // What people approved is used up here; the execution relies on this run, there.
         calls::noted(shared, (&run, &there))?;
-        let cwd = Some(cwd.unwrap_or(&living.wanted.home).to_owned());
+        let cwd = wish.cwd.or(question.cwd).map(str::to_owned);
         let allowed = decided(run, Verdict::Allowed, Vec::new())?;
         return Ok(Decided { is_approved: true, cwd, ..allowed });
     }
     let reasons = judgment.summary.reasons.clone();
-    match submit(shared, line, (judgment, APPROVAL_WAIT_MS))? {
+    match submit(shared, &command, (judgment, APPROVAL_WAIT_MS))? {
         Reception::AwaitingApproval { run, .. } | Reception::Repeated { run, .. } => {
             decided(run, Verdict::Waiting, reasons)
         }
@@ -165,16 +167,18 @@ fn submit(
     received.map_err(WorkshopError::of_error)
 }
 
-/// Returns the run of a command that people approved as `approval`: where policy would ask, they
-/// have answered; where it says no, it is no.
+/// Returns the run of a command that people approved as `approval`: where policy would ask them,
+/// they have answered; where it says no, it is no; and where it asks for more people than those
+/// who answered, it asks.
 pub(super) fn approved(
     shared: &Shared,
     ask: &Ask,
     approval: &RunId,
 ) -> Result<RunId, WorkshopError> {
     let mut judgment = shared.desk.judge(ask).map_err(WorkshopError::of_error)?;
+    let is_answered = || is_covered(shared, &judgment, approval);
     // SECURITY: people approved the command, not what a variable makes of its words.
-    if judgment.summary.decision != Decision::Ask || choosing(ask).is_some() {
+    if judgment.summary.decision != Decision::Ask || choosing(ask).is_some() || !is_answered()? {
         return permitted(shared.desk.permit(ask));
     }
     judgment.summary.decision = Decision::Allow;
@@ -184,6 +188,22 @@ pub(super) fn approved(
         Reception::Queued { run } => Ok(run),
         _ => Err(WorkshopError::because("an approved command was not queued")),
     }
+}
+
+/// Returns whether the people who approved `approval` are those whom policy asks for now: another
+/// directory may need others.
+fn is_covered(
+    shared: &Shared,
+    judgment: &Judgment,
+    approval: &RunId,
+) -> Result<bool, WorkshopError> {
+    let store = shared.desk.plane().store();
+    let approved = store.run(approval).map_err(WorkshopError::of_error)?;
+    let approved: Judgment =
+        serde_json::from_str(&approved.judgment).map_err(WorkshopError::of_error)?;
+    let names: BTreeSet<&str> =
+        approved.requirements.iter().map(|each| each.name.as_str()).collect();
+    Ok(judgment.requirements.iter().all(|wanted| names.contains(wanted.name.as_str())))
 }
 
 /// Returns a variable of a request that chooses what its words mean.
@@ -200,17 +220,17 @@ fn named(variables: &BTreeSet<String>) -> BTreeMap<String, String> {
     variables.iter().map(|name| (name.clone(), "not told".to_owned())).collect()
 }
 
-/// Records that an execution was refused because no decision allows it.
+/// Records that an execution was refused, and why.
 pub(super) fn refuse(
     shared: &Shared,
     living: &Living,
-    argv: &[String],
+    refusal: &RefusedExecution<'_>,
 ) -> Result<RunId, WorkshopError> {
     let place = living.place(shared);
-    let ask = asks::ask(&place, &plain_wish(argv))?;
+    let ask = asks::ask(&place, &plain_wish(refusal.argv))?;
     let mut judgment = shared.desk.judge(&ask).map_err(WorkshopError::of_error)?;
     judgment.summary.decision = Decision::Deny;
-    judgment.summary.reasons = vec!["no decision allows this execution".to_owned()];
+    judgment.summary.reasons = vec![refusal.reason.to_owned()];
     judgment.requirements.clear();
     match submit(shared, &ask, (judgment, 1))? {
         Reception::Denied { run, .. } => Ok(run),

@@ -2,7 +2,8 @@
 //!
 //! The adapter asks `POST /v1/chat/completions` about a command and executes it with another call
 //! that nothing links to the answer. Here an allow is a grant: good for one execution, of that
-//! exact command, in that sandbox, within a minute. Executing without one, twice or with another
+//! exact command, in that sandbox, within a minute. The argv that was judged is what runs; the line
+//! that the adapter makes of it only has to match. Executing without a grant, twice or with another
 //! command is refused and recorded. Everything that is no allow is told as a denial.
 //!
 //! Everything done in a sandbox is a record of its session, signed and chained (`records`); the
@@ -23,7 +24,9 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRef, Query, State};
+use axum::extract::{DefaultBodyLimit, FromRef, FromRequestParts, Query, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::map_response;
 use axum::response::Response;
@@ -39,6 +42,7 @@ use crate::doors::{
     AtEnd, DoorName, FileAnswer, FileCall, FileFault, Hall, Reach, Sandbox, Verdict, Wanted,
     Workshop, WorkshopError,
 };
+use crate::http::Peer;
 use crate::request_context::note_cause;
 
 /// Where a sandbox's home is.
@@ -104,10 +108,54 @@ extractor! {
 fn guest(hall: &Hall, headers: &HeaderMap) -> Result<ActorRef, Response> {
     let holder = reply::bearer(headers).and_then(|token| hall.admit(token));
     holder.ok_or_else(|| {
-        let text = "the token is missing or not good here";
+        let text = "the token is missing or not good here: set daytonaApiKey and apiKey to a token \
+                    of `warrant doors issue NAME`";
         let reason = ("DENY_TRUST_KEY_REVOKED", text);
         fault(StatusCode::UNAUTHORIZED, "authentication_error", reason)
     })
+}
+
+/// Who asks for a decision. The adapter needs a key for its sandboxes, but none for decisions.
+enum Asker {
+    /// The holder of a token.
+    Holder(ActorRef),
+    /// Somebody on this machine who brings no token: the intent must name a sandbox that lives.
+    ///
+    /// SECURITY: nobody guesses the id of a sandbox, and a decision is of use only to who executes
+    /// it, with the token.
+    Local,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Asker
+where
+    Hall: FromRef<S>,
+{
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        let hall = Hall::from_ref(state);
+        match is_local(parts) && !parts.headers.contains_key(AUTHORIZATION) {
+            true => Ok(Self::Local),
+            false => guest(&hall, &parts.headers).map(Self::Holder),
+        }
+    }
+}
+
+/// Returns whether a request comes from this machine, and not through a proxy on it.
+fn is_local(parts: &Parts) -> bool {
+    let is_forwarded = ["forwarded", "x-forwarded-for", "via", "x-real-ip"]
+        .iter()
+        .any(|name| parts.headers.contains_key(*name));
+    let peer = parts.extensions.get::<Peer>();
+    !is_forwarded && peer.is_some_and(|peer| peer.0.is_loopback())
+}
+
+/// Refuses an intent without a token that names no sandbox that lives.
+fn no_token() -> Response {
+    let text = "the intent has no token and names no sandbox that lives here: set apiKey to a \
+                token of `warrant doors issue NAME`, or create the sandbox here first";
+    let reason = ("DENY_TRUST_KEY_REVOKED", text);
+    fault(StatusCode::UNAUTHORIZED, "authentication_error", reason)
 }
 
 /// An error in the SDK's envelope: that of its first versions, and beside it that of newer ones.

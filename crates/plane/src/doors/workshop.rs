@@ -491,6 +491,10 @@ pub trait Workshop: Send + Sync {
     /// Returns whose sandbox it is, if that is its access token.
     fn owner(&self, id: &str, access_token: &str) -> Option<ActorRef>;
 
+    /// Returns whose sandbox it is, if it lives: for callers who know its id, which nobody can
+    /// guess, and bring nothing else.
+    fn owner_of(&self, id: &str) -> Option<ActorRef>;
+
     /// Returns which sandbox has that access token.
     fn named_by(&self, access_token: &str) -> Option<String>;
 
@@ -577,8 +581,8 @@ pub trait Workshop: Send + Sync {
         start: Start,
     ) -> Result<Arc<Process>, WorkshopError>;
 
-    /// Decides about a command that a later call executes: as its words, as the line they make,
-    /// and as what that was meant to run. Whoever asks keeps the [`Decided::note`].
+    /// Decides about a command that a later call executes: as its words, and as what they are
+    /// meant to run. Whoever asks keeps the [`Decided::note`].
     ///
     /// # Errors
     /// [`WorkshopError`] when nothing could be decided or kept; that is no allow.
@@ -596,11 +600,16 @@ pub trait Workshop: Send + Sync {
     /// [`WorkshopError`] when nothing could be written down; that is no allow.
     fn deny_tool(&self, guest: &ActorRef, tool: &str) -> Result<Decided, WorkshopError>;
 
-    /// Records that an execution was refused because no decision allows it.
+    /// Records that an execution was refused, and why.
     ///
     /// # Errors
     /// [`WorkshopError`] when nothing could be kept.
-    fn refuse(&self, guest: &ActorRef, id: &str, argv: &[String]) -> Result<RunId, WorkshopError>;
+    fn refuse(
+        &self,
+        guest: &ActorRef,
+        id: &str,
+        refusal: &RefusedExecution<'_>,
+    ) -> Result<RunId, WorkshopError>;
 
     /// Returns its commands: those that run, and the last that ended.
     ///
@@ -642,6 +651,15 @@ pub enum EndsCommands {
     No,
 }
 
+/// An execution that was refused.
+#[derive(Debug, Clone, Copy)]
+pub struct RefusedExecution<'a> {
+    /// What would have run.
+    pub argv: &'a [String],
+    /// Why not.
+    pub reason: &'a str,
+}
+
 /// What is to be decided: a command that a later call executes.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
@@ -666,8 +684,8 @@ pub struct Decided {
     pub reasons: Vec<String>,
     /// Whether policy asked and people said yes: the execution may then rely on that.
     pub is_approved: bool,
-    /// The one directory that an allow counts in: the one that was said, or that people approved.
-    /// Nothing where policy judges the directory when it is executed.
+    /// The one directory that an allow counts in: the one that was named, or that people were
+    /// asked about. Nothing where policy judges the directory when it is executed.
     pub cwd: Option<String>,
     /// When.
     pub at: Timestamp,

@@ -6,8 +6,9 @@
 //!         └► asked about ─► people's word ─► the same intent again is allowed, once
 //! ```
 //!
-//! The adapter says in what directory a command runs only when it executes it. What policy allows
-//! by itself is judged once more there; what people approved counts where they approved it.
+//! What runs is the argv that was judged. The adapter says in what directory only when it executes
+//! it, so policy judges that once more there; people are told that they approve it in any directory
+//! when the intent names none, and what they approved in a named one counts there alone.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,8 +24,10 @@ use warrant_protocol::request::ActorRef;
 use super::grants::{self, Asked, Grant, Questions};
 use super::intent::{self, Command, Intent, Wish};
 use super::records::{self, Entry, Kind};
-use super::{Desk, Guest, HOME, error, fault, invalid, lock, own, reading, reason, set, words};
-use crate::doors::{Decided, Question, Verdict, Workshop, WorkshopError, inside, reply};
+use super::{
+    Asker, Desk, HOME, error, fault, invalid, lock, no_token, own, reading, reason, set, words,
+};
+use crate::doors::{Decided, Hall, Question, Verdict, Workshop, WorkshopError, inside, reply};
 use crate::store::RecordRow;
 
 /// A decision that is kept.
@@ -38,8 +41,14 @@ pub(super) struct Kept {
     intent: Option<Digest>,
 }
 
-pub(super) async fn decide(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> Response {
-    let Intent { model, wish } = match intent::read(&body) {
+pub(super) async fn decide(State(desk): State<Desk>, asker: Asker, body: Bytes) -> Response {
+    let read = intent::read(&body);
+    let guest = match asker {
+        Asker::Holder(guest) => Some(guest),
+        Asker::Local => read.as_ref().ok().and_then(|intent| owner_of(&desk.hall, &intent.wish)),
+    };
+    let Some(guest) = guest else { return no_token() };
+    let Intent { model, wish } = match read {
         Ok(intent) => intent,
         // SECURITY: whoever writes the arguments of a tool could make an error of it, after which
         // careless adapters run the tool.
@@ -60,10 +69,11 @@ pub(super) async fn decide(State(desk): State<Desk>, Guest(guest): Guest, body: 
         *cwd = folded;
     }
     // SECURITY: what is told as allowed must have its grant; whether there is room is known before.
-    if !desk.grants().has_room(Instant::now()) {
+    let argv = command.argv.clone();
+    if !desk.grants().has_room(argv.iter().map(String::len).sum(), Instant::now()) {
         return crowded();
     }
-    let key = grants::key(&command.sandbox, &command.argv.join(" "), &command.variables);
+    let key = grants::key(&command.sandbox, &command.line, &command.variables);
     let asked = Arc::clone(&desk.asked);
     let kept =
         desk.hall.ask(move |workshop| judge(workshop, &asked, (&guest, Some(&model), command)));
@@ -72,12 +82,20 @@ pub(super) async fn decide(State(desk): State<Desk>, Guest(guest): Guest, body: 
         Err(refusal) => return error(&refusal),
     };
     let Decided { run, is_approved, cwd, .. } = kept.decided.clone();
-    let grant = Grant { decision: run, is_approved, cwd };
+    let grant = Grant { decision: run, argv, is_approved, cwd };
     let is_allowed = kept.decided.verdict == Verdict::Allowed;
     if is_allowed && !desk.grants().keep(key, grant, Instant::now()) {
         return crowded();
     }
     kept.answer()
+}
+
+/// Returns whose sandbox an intent is about that brings no token.
+fn owner_of(hall: &Hall, wish: &Wish) -> Option<ActorRef> {
+    match wish {
+        Wish::Command(command) => hall.owner_of(&command.sandbox),
+        Wish::Tool { .. } => None,
+    }
 }
 
 fn crowded() -> Response {
@@ -93,7 +111,7 @@ pub(super) fn judge(
     (guest, model, command): (&ActorRef, Option<&str>, Command),
 ) -> Result<Kept, WorkshopError> {
     own(workshop, guest, &command.sandbox)?;
-    let digest = Digest::of(command.argv.join(" ").as_bytes());
+    let digest = Digest::of(command.line.as_bytes());
     // Who does not say where is allowed wherever people said yes.
     let elsewhere = match &command.cwd {
         Some(_) => Vec::new(),

@@ -16,7 +16,9 @@ use super::intent::Command;
 use super::records::{self, Entry, Kind};
 use super::{Desk, EXECUTION_TIME, HOME, Visit, error, fault, invalid, reason, timeout_ms};
 use crate::doors::reply::{self, text, texts, unknown_member};
-use crate::doors::{ChunkStream, Sandbox, Start, Verdict, WorkshopError, inside};
+use crate::doors::{
+    ChunkStream, Decided, RefusedExecution, Sandbox, Start, Verdict, WorkshopError, inside,
+};
 
 pub(super) async fn execute(
     State(desk): State<Desk>,
@@ -27,7 +29,7 @@ pub(super) async fn execute(
         Ok(wish) => wish,
         Err(message) => return invalid(&message),
     };
-    let (command, mut start) = wish;
+    let (line, mut start) = wish;
     let usual = sandbox.wanted.labels.get(EXECUTION_TIME).and_then(|ms| ms.parse().ok());
     start.timeout_ms = start.timeout_ms.or(usual);
     let Some(cwd) = inside(HOME, start.cwd.as_deref().unwrap_or(HOME)) else {
@@ -36,20 +38,26 @@ pub(super) async fn execute(
     // SECURITY: the decision is bound to the sandbox, the exact command and the names of its
     // variables, what people approved also to its directory, and it counts once.
     let names = start.env.keys().cloned().collect();
-    let key = grants::key(&sandbox.id, &command, &names);
+    let key = grants::key(&sandbox.id, &line, &names);
     let redeemed = desk.grants().redeem(&key, &cwd, Instant::now());
     let grant = match redeemed {
         Redeemed::Used(grant) => grant,
-        Redeemed::ApprovedElsewhere => {
-            let argv = vec![command];
-            let command = Command { sandbox: sandbox.id, argv, cwd: Some(cwd), variables: names };
-            return ask_there(&desk, guest, command).await;
+        Redeemed::ApprovedElsewhere(argv) => {
+            let id = sandbox.id.clone();
+            let command =
+                Command { sandbox: id, argv, line: line.clone(), cwd: Some(cwd), variables: names };
+            match ask_there(&desk, guest.clone(), command).await {
+                Ok(grant) => grant,
+                Err(refusal) => return refusal,
+            }
         }
-        Redeemed::Nothing => return refuse(&desk, (guest, sandbox), (command, start)).await,
+        Redeemed::Nothing => return refuse(&desk, (guest, sandbox), (line, start)).await,
     };
     start.approved = grant.is_approved.then(|| grant.decision.clone());
+    // SECURITY: what was judged is what runs, not what a shell would make of the line.
+    start.argv.clone_from(&grant.argv);
     // SECURITY: a client that goes away meanwhile takes no record with it.
-    let work = perform(desk, (guest, sandbox), (command, start, grant));
+    let work = perform(desk, (guest, sandbox), (line, start, grant));
     let done = tokio::spawn(work).await;
     done.unwrap_or_else(|cause| error(&WorkshopError::of_error(cause)))
 }
@@ -102,53 +110,64 @@ async fn perform(
     reply::with_receipt(response, Some(&run))
 }
 
-/// Tells why an execution that was allowed did not start, and records it when it was judged.
+/// Tells why an execution that was allowed did not start, and records it: its grant is used up.
 async fn unstarted(
     desk: &Desk,
     (session, holder): (String, ActorRef),
     (command, grant, refusal): (String, Grant, WorkshopError),
 ) -> Response {
-    if let Some(run) = refusal.run().cloned() {
-        let verdict = match refusal {
-            WorkshopError::Waiting { .. } => Verdict::Waiting,
-            _ => Verdict::Denied,
+    let told = refusal.clone();
+    let kept = desk.hall.ask(move |workshop| {
+        let run = match refusal.run() {
+            Some(run) => run.clone(),
+            // Nobody judged it, so nothing tells of it yet.
+            None => {
+                let reason = refusal.to_string();
+                let refused = RefusedExecution { argv: &grant.argv, reason: &reason };
+                workshop.refuse(&holder, &session, &refused)?
+            }
+        };
+        let (verdict, reason) = match refusal {
+            WorkshopError::Waiting { .. } => (Verdict::Waiting, reason(Verdict::Waiting)),
+            WorkshopError::Invalid(_) => (Verdict::Denied, "DENY_SCHEMA_MISMATCH"),
+            _ => (Verdict::Denied, reason(Verdict::Denied)),
         };
         let entry = Entry {
             verdict,
-            reason: reason(verdict),
+            reason,
             decision: Some(grant.decision),
             command: Some(Digest::of(command.as_bytes())),
-            ..Entry::allowed(Kind::Refusal, run)
+            ..Entry::allowed(Kind::Refusal, run.clone())
         };
-        let kept = desk
-            .hall
-            .ask(move |workshop| records::keep(workshop.plane(), (&session, &holder), entry));
-        if let Err(failure) = kept.await {
-            return error(&failure);
-        }
+        records::keep(workshop.plane(), (&session, &holder), entry)?;
+        Ok(run)
+    });
+    match kept.await {
+        Ok(run) => reply::with_receipt(error(&told), Some(&run)),
+        // There is no session any more that could tell of it.
+        Err(WorkshopError::NoSandbox) => error(&told),
+        Err(failure) => error(&failure),
     }
-    error(&refusal)
 }
 
-/// Refuses what people approved for another directory, and asks them about this one: then the
-/// same intent is allowed here, once.
-async fn ask_there(desk: &Desk, guest: ActorRef, command: Command) -> Response {
+/// Asks about a command here that people approved for another directory: the decision of this very
+/// execution, or its refusal while people are asked.
+async fn ask_there(desk: &Desk, guest: ActorRef, command: Command) -> Result<Grant, Response> {
     let asked = std::sync::Arc::clone(&desk.asked);
+    let argv = command.argv.clone();
     let kept = desk.hall.ask(move |workshop| judge(workshop, &asked, (&guest, None, command)));
-    let decided = match kept.await {
-        Ok(kept) => kept.decided,
-        Err(failure) => return error(&failure),
-    };
-    let text = match decided.verdict {
-        Verdict::Allowed => "people approved this for another directory".to_owned(),
-        Verdict::Denied | Verdict::Waiting => refusal(&decided),
-    };
-    let reason = match decided.verdict {
-        Verdict::Allowed => "DENY_APPROVAL_REQUIRED",
-        Verdict::Denied | Verdict::Waiting => reason(decided.verdict),
-    };
-    let response = fault(StatusCode::FORBIDDEN, "permission_denied", (reason, &text));
-    reply::with_receipt(response, Some(&decided.run))
+    let decided = kept.await.map_err(|failure| error(&failure))?.decided;
+    match decided.verdict {
+        Verdict::Allowed => {
+            let Decided { run, is_approved, cwd, .. } = decided;
+            Ok(Grant { decision: run, argv, is_approved, cwd })
+        }
+        Verdict::Denied | Verdict::Waiting => {
+            let reason = (reason(decided.verdict), &*refusal(&decided));
+            let response = fault(StatusCode::FORBIDDEN, "permission_denied", reason);
+            Err(reply::with_receipt(response, Some(&decided.run)))
+        }
+    }
 }
 
 /// Refuses an execution that no decision allows, and records it.
@@ -160,7 +179,9 @@ async fn refuse(
     const REASON: &str = "DENY_IDEMPOTENCY_DUPLICATE";
     let text = "no decision allows this very command in this sandbox, or it was used already";
     let refused = desk.hall.ask(move |workshop| {
-        let run = workshop.refuse(&guest, &sandbox.id, &start.argv)?;
+        let reason = "no decision allows this execution";
+        let refused = RefusedExecution { argv: &start.argv, reason };
+        let run = workshop.refuse(&guest, &sandbox.id, &refused)?;
         let entry = Entry {
             verdict: Verdict::Denied,
             reason: REASON,

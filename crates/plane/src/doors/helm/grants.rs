@@ -1,9 +1,10 @@
 //! Grants: decisions that wait for their execution; and questions that wait for people.
 //!
-//! A grant is good for one execution of one line with variables of those names in one sandbox,
-//! within a minute, and in one directory when people approved it or the intent named it. It lives
-//! in memory only, so a restart takes it back. So do questions: whose session they came from is
-//! known as long as its sandbox lives.
+//! A grant is good for one execution in one sandbox, under one line and with variables of those
+//! names, within a minute, and in one directory when the intent named it. What runs is the argv
+//! that was judged; the line of the execution only has to match. Grants live in memory only, so a
+//! restart takes them back. So do questions: whose session they came from is known as long as its
+//! sandbox lives.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -15,12 +16,12 @@ use warrant_protocol::{Digest, RunId};
 const GRANT_LIFE: Duration = Duration::from_secs(60);
 /// More grants than this do not wait at once.
 const MOST_GRANTS: usize = 200_000;
+/// The words of all grants that wait hold no more bytes than this.
+const MOST_GRANT_BYTES: usize = 64 * 1024 * 1024;
 /// More questions than this are not remembered at once.
 const MOST_QUESTIONS: usize = 10_000;
 
 /// What a grant is for: a sandbox, and the digest of the line and the names of its variables.
-///
-/// SECURITY: lines are as long as clients like, and grants are many; what waits is small.
 pub(super) type Key = (String, Digest);
 
 /// Returns what a grant for a line in a sandbox is kept under.
@@ -35,13 +36,20 @@ pub(super) fn key(sandbox: &str, line: &str, variables: &BTreeSet<String>) -> Ke
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Grant {
     pub(super) decision: RunId,
+    /// What was judged, and what runs.
+    pub(super) argv: Vec<String>,
     pub(super) is_approved: bool,
-    /// The one directory it is good in; nothing when policy allowed it by itself, and judges the
+    /// The one directory it is good in; nothing when the intent named none, and policy judges the
     /// directory when it is executed.
     pub(super) cwd: Option<String>,
 }
 
 impl Grant {
+    /// Returns how many bytes its words hold.
+    fn bytes(&self) -> usize {
+        self.argv.iter().map(String::len).sum()
+    }
+
     fn is_good_in(&self, cwd: &str) -> bool {
         self.cwd.as_deref().is_none_or(|bound| bound == cwd)
     }
@@ -52,8 +60,8 @@ impl Grant {
 pub(super) enum Redeemed {
     /// It is used up.
     Used(Grant),
-    /// There is one that people gave for another directory; it stays.
-    ApprovedElsewhere,
+    /// There is one of this argv that people gave for another directory; it stays.
+    ApprovedElsewhere(Vec<String>),
     /// None is good.
     Nothing,
 }
@@ -63,22 +71,31 @@ pub(super) enum Redeemed {
 pub(super) struct Grants {
     by_line: HashMap<Key, VecDeque<(Instant, Grant)>>,
     waiting: usize,
+    /// How many bytes the words of all of them hold.
+    bytes: usize,
 }
 
 impl Grants {
-    /// Returns whether another one may wait.
-    pub(super) fn has_room(&mut self, now: Instant) -> bool {
-        if self.waiting >= MOST_GRANTS {
+    /// Returns whether another one may wait whose words hold so many bytes.
+    ///
+    /// SECURITY: commands are as long as clients like, and grants are many.
+    pub(super) fn has_room(&mut self, bytes: usize, now: Instant) -> bool {
+        let is_full = |grants: &Self| {
+            grants.waiting >= MOST_GRANTS || grants.bytes.saturating_add(bytes) > MOST_GRANT_BYTES
+        };
+        if is_full(self) {
             self.tidy(now);
         }
-        self.waiting < MOST_GRANTS
+        !is_full(self)
     }
 
     /// Keeps a grant; false when too many wait.
     pub(super) fn keep(&mut self, key: Key, grant: Grant, now: Instant) -> bool {
-        if !self.has_room(now) {
+        let bytes = grant.bytes();
+        if !self.has_room(bytes, now) {
             return false;
         }
+        self.bytes += bytes;
         self.by_line.entry(key).or_default().push_back((now + GRANT_LIFE, grant));
         self.waiting += 1;
         true
@@ -88,23 +105,24 @@ impl Grants {
     pub(super) fn redeem(&mut self, key: &Key, cwd: &str, now: Instant) -> Redeemed {
         let Some(waiting) = self.by_line.get_mut(key) else { return Redeemed::Nothing };
         // The oldest come first, so that whatever is behind a good one is good, too.
-        while waiting.front().is_some_and(|(until, _)| *until <= now) {
-            waiting.pop_front();
+        while let Some((_, late)) = waiting.pop_front_if(|(until, _)| *until <= now) {
             self.waiting -= 1;
+            self.bytes -= late.bytes();
         }
         let good = waiting.iter().position(|(_, grant)| grant.is_good_in(cwd));
         let found = good.and_then(|at| waiting.remove(at));
-        let is_elsewhere = waiting.iter().any(|(_, grant)| grant.is_approved);
+        let elsewhere = waiting.iter().find(|(_, grant)| grant.is_approved);
+        let elsewhere = elsewhere.map(|(_, grant)| grant.argv.clone());
         if waiting.is_empty() {
             self.by_line.remove(key);
         }
         match found {
             Some((_, grant)) => {
                 self.waiting -= 1;
+                self.bytes -= grant.bytes();
                 Redeemed::Used(grant)
             }
-            None if is_elsewhere => Redeemed::ApprovedElsewhere,
-            None => Redeemed::Nothing,
+            None => elsewhere.map_or(Redeemed::Nothing, Redeemed::ApprovedElsewhere),
         }
     }
 
@@ -120,6 +138,7 @@ impl Grants {
             !waiting.is_empty()
         });
         self.waiting = self.by_line.values().map(VecDeque::len).sum();
+        self.bytes = self.by_line.values().flatten().map(|(_, grant)| grant.bytes()).sum();
     }
 }
 
@@ -224,7 +243,7 @@ mod tests {
     }
 
     fn grant(number: u64) -> Grant {
-        Grant { decision: run(number), is_approved: false, cwd: None }
+        Grant { decision: run(number), argv: Vec::new(), is_approved: false, cwd: None }
     }
 
     fn plain(sandbox: &str, line: &str) -> Key {
@@ -262,7 +281,8 @@ mod tests {
         let line = plain("s", "make");
         let bound = Grant { is_approved: true, cwd: Some("/home/x".to_owned()), ..grant(1) };
         assert!(grants.keep(line.clone(), bound.clone(), now));
-        assert_eq!(grants.redeem(&line, "/tmp", now), Redeemed::ApprovedElsewhere);
+        let elsewhere = Redeemed::ApprovedElsewhere(Vec::new());
+        assert_eq!(grants.redeem(&line, "/tmp", now), elsewhere);
         assert_eq!(grants.redeem(&line, "/home/x", now), Redeemed::Used(bound.clone()));
         assert!(grants.keep(line.clone(), Grant { is_approved: false, ..bound }, now));
         assert_eq!(grants.redeem(&line, "/tmp", now), Redeemed::Nothing);
@@ -287,6 +307,22 @@ mod tests {
         assert!(grants.keep(line.clone(), grant(2), now));
         grants.forget("s", now);
         assert_eq!((grants.redeem(&line, "/", now), grants.waiting), (Redeemed::Nothing, 0));
+    }
+
+    #[test]
+    fn long_commands_cannot_fill_the_memory_with_their_grants() {
+        let (mut grants, now) = (Grants::default(), Instant::now());
+        let long = |number| Grant { argv: vec!["x".repeat(MOST_GRANT_BYTES / 4)], ..grant(number) };
+        for number in 0..4 {
+            assert!(grants.keep(plain("s", &format!("echo {number}")), long(number), now));
+        }
+        assert!(!grants.keep(plain("s", "echo"), long(4), now));
+        let used = grants.redeem(&plain("s", "echo 0"), "/", now);
+        assert!(matches!(used, Redeemed::Used(_)));
+        assert!(grants.keep(plain("s", "echo"), long(4), now));
+        assert!(!grants.has_room(1, now));
+        assert!(grants.has_room(1, now + GRANT_LIFE), "what waited too long takes no memory");
+        assert_eq!((grants.waiting, grants.bytes), (0, 0));
     }
 
     #[test]

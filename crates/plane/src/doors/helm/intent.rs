@@ -41,7 +41,10 @@ pub(super) enum Wish {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Command {
     pub(super) sandbox: String,
+    /// What runs if it is allowed.
     pub(super) argv: Vec<String>,
+    /// Its words with blanks between them: under this line the adapter executes it.
+    pub(super) line: String,
     /// Where it is to run, when that is said: the adapter tells it with the execution only.
     pub(super) cwd: Option<String>,
     /// The variables it is to have; their values are not kept.
@@ -115,7 +118,18 @@ fn command(body: &Map<String, Value>, intent: &Map<String, Value>) -> Result<Com
     let argv: Option<Vec<String>> = words.iter().map(word).collect();
     let argv = argv.filter(|argv| !argv.is_empty()).ok_or("command must be a list of strings")?;
     let cwd = text(intent, "cwd")?.filter(|cwd| !cwd.is_empty());
-    Ok(Command { sandbox, argv, cwd, variables: variables(intent)? })
+    let line = argv.join(" ");
+    let argv = match argv.as_slice() {
+        [script] if script.trim().contains(char::is_whitespace) => as_script(script),
+        _ => argv,
+    };
+    Ok(Command { sandbox, argv, line, cwd, variables: variables(intent)? })
+}
+
+/// Returns the command of a script: no program has blanks in its name, so one string with blanks
+/// is a line for a shell.
+fn as_script(script: &str) -> Vec<String> {
+    vec!["bash".to_owned(), "-c".to_owned(), script.to_owned()]
 }
 
 /// Returns whether the tools, if any are told, have the one that an allow calls.
@@ -174,10 +188,24 @@ mod tests {
         let command = Command {
             sandbox: "s".to_owned(),
             argv: vec!["a".to_owned(), "b c".to_owned()],
+            line: "a b c".to_owned(),
             cwd: None,
             variables: ["X".to_owned()].into(),
         };
         assert_eq!(asked(&content), Ok(Wish::Command(command)));
+    }
+
+    #[test]
+    fn one_string_with_blanks_is_a_script_and_anything_else_is_argv() {
+        let argv = |command: &str| match asked(&intent(&format!(r#""command":{command}"#))) {
+            Ok(Wish::Command(command)) => (command.argv, command.line),
+            other => panic!("{other:?}"),
+        };
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let line = "ls | wc -l".to_owned();
+        assert_eq!(argv(r#"["ls | wc -l"]"#), (words(&["bash", "-c", "ls | wc -l"]), line));
+        assert_eq!(argv(r#"["ls"]"#), (words(&["ls"]), "ls".to_owned()));
+        assert_eq!(argv(r#"["a","; b"]"#), (words(&["a", "; b"]), "a ; b".to_owned()));
     }
 
     #[test]

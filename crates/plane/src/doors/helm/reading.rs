@@ -357,6 +357,10 @@ async fn approve(State(desk): State<Desk>, Guest(guest): Guest, body: Bytes) -> 
                 };
                 let by = actor.label();
                 let record = words::record(plane, &asked, &waiting.run, (&by, verdict))?;
+                // Somebody sent the same approval at the same moment, and it is a record already.
+                if record.is_none() && lock(&asked).of(&waiting.run).is_some() {
+                    return Ok(Word::Nothing);
+                }
                 Ok(Word::Taken(waiting.run, approved, (actor, record)))
             }
             Err(refusal) => Ok(Word::Refused(refusal.to_string())),
