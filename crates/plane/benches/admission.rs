@@ -6,6 +6,9 @@
 //!                          and 40 slow writers, beside strangers and the holder of one token who
 //!                          send hostile bodies; the plane's peak memory; the export
 //! ```
+//!
+//! Hostile clients run as processes of the lowest priority: they would have machines of their own,
+//! and what they cost themselves is not what the plane costs others.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -45,18 +48,22 @@ fn main() {
     if let Some(place) = arguments.iter().position(|argument| argument == "serve") {
         return serve_at(Path::new(&arguments[place + 1]));
     }
+    if let Some(place) = arguments.iter().position(|argument| argument == "attack") {
+        let token = arguments.get(place + 2).map(String::as_str);
+        return attack(&arguments[place + 1], token);
+    }
     let seconds = arguments.iter().find_map(|text| text.parse().ok()).unwrap_or(8);
     let plane = Plane::start();
     let quiet = plane.measure("quiet", seconds);
     let slow = plane.slow_clients();
     plane.measure("beside 40 slow readers and 40 slow writers", seconds).beside(&quiet);
     slow.end();
-    let strangers = plane.hostile("strangers", None);
-    plane.measure("beside hostile bodies of strangers", seconds).beside(&quiet);
-    strangers.end();
-    let holder = plane.hostile("holder", Some(&plane.mallory));
-    plane.measure("beside hostile bodies of one token's holder", seconds).beside(&quiet);
-    holder.end();
+    let strangers = plane.hostile(None);
+    plane.measure("beside hostile bodies of 64 strangers", seconds).beside(&quiet);
+    drop(strangers);
+    let holder = plane.hostile(Some(&plane.mallory));
+    plane.measure("beside 64 hostile bodies of one token's holder", seconds).beside(&quiet);
+    drop(holder);
     println!("peak memory of the plane: {} MB", plane.peak_kib() / 1000);
     plane.export();
 }
@@ -98,6 +105,37 @@ fn serve_at(directory: &Path) {
     });
 }
 
+/// Sends hostile bodies over 64 connections at a time, until it is killed.
+fn attack(address: &str, token: Option<&str>) {
+    let mut body = b"{\"request\":[".to_vec();
+    while body.len() < 20 << 20 {
+        body.extend_from_slice(b"[],");
+    }
+    let lines = ["POST /v1/runs", "POST /v1/runs/run_a/complete", "POST /v1/claims"];
+    let send = |number: usize| {
+        let head = head(lines[number % lines.len()], token, body.len());
+        let Ok(mut stream) = TcpStream::connect(address) else { return };
+        if stream.write_all(head.as_bytes()).is_err() {
+            return;
+        }
+        for piece in body.chunks(256 << 10) {
+            if stream.write_all(piece).is_err() {
+                break;
+            }
+        }
+        let _ = stream.read(&mut [0; 1024]);
+    };
+    std::thread::scope(|scope| {
+        for number in 0..64 {
+            scope.spawn(move || {
+                loop {
+                    send(number);
+                }
+            });
+        }
+    });
+}
+
 struct Plane {
     child: Child,
     directory: tempfile::TempDir,
@@ -105,6 +143,16 @@ struct Plane {
     admin: String,
     mallory: String,
     runner: String,
+}
+
+/// Clients in a process of their own, which ends with this.
+struct Attackers(Child);
+
+impl Drop for Attackers {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Drop for Plane {
@@ -282,32 +330,18 @@ impl Plane {
         })
     }
 
-    /// Clients that send the worst bodies there are, one after the other.
-    fn hostile(&self, name: &str, token: Option<&str>) -> Clients {
-        let mut body = b"{\"request\":[".to_vec();
-        while body.len() < 20 << 20 {
-            body.extend_from_slice(b"[],");
-        }
-        let (address, token) = (self.address.clone(), token.map(str::to_owned));
-        let lines = ["POST /v1/runs", "POST /v1/runs/run_a/complete", "POST /v1/claims"];
-        println!("{name}: 64 connections at a time");
-        Clients::of(64, move |number, is_over| {
-            while !is_over.load(Ordering::Relaxed) {
-                let line = lines[number % lines.len()];
-                let mut stream = open(&address, line, token.as_deref(), body.len());
-                for piece in body.chunks(256 << 10) {
-                    if is_over.load(Ordering::Relaxed) || stream.write_all(piece).is_err() {
-                        break;
-                    }
-                }
-                let _ = stream.read(&mut [0; 1024]);
-            }
-        })
+    /// 64 clients that send the worst bodies there are, one after the other.
+    fn hostile(&self, token: Option<&str>) -> Attackers {
+        let mut command = Command::new("nice");
+        command.args(["-n", "19"]).arg(std::env::current_exe().unwrap());
+        command.args(["attack", &self.address]).args(token);
+        Attackers(command.stdin(Stdio::piped()).spawn().unwrap())
     }
 
     /// Exports 100 000 events, and reads them from SQLite.
     fn export(&self) {
         const EVENTS: usize = 100_000;
+        let now = warrant_plane::random::now().unwrap();
         for _ in 0..EVENTS / 20_000 {
             let held = self.claim();
             let run = held["runId"].as_str().unwrap();
@@ -320,7 +354,7 @@ impl Plane {
                 let from = chain.events().len();
                 for number in 0..5_000 {
                     let path = format!("src/{piece}/file-{number}.rs");
-                    let at = Timestamp::from_unix_ms(1_700_000_000_000 + number).unwrap();
+                    let at = Timestamp::from_unix_ms(now.unix_ms() + number).unwrap();
                     let content_hash = Digest::of(path.as_bytes());
                     chain.append(at, &Event::FileChanged { path, content_hash }).unwrap();
                 }
@@ -391,13 +425,16 @@ impl Plane {
 fn open(address: &str, line: &str, token: Option<&str>, length: usize) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_nodelay(true).unwrap();
+    stream.write_all(head(line, token, length).as_bytes()).unwrap();
+    stream
+}
+
+fn head(line: &str, token: Option<&str>, length: usize) -> String {
     let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
-    let head = format!(
+    format!(
         "{line} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n{}\r\n",
         token.unwrap_or_default()
-    );
-    stream.write_all(head.as_bytes()).unwrap();
-    stream
+    )
 }
 
 fn post(address: &str, path: &str, token: Option<&str>, body: &[u8]) -> (u16, Value) {
