@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use warrant_policy::facts::{ProgramFile, Surroundings};
 use warrant_policy::{Facts, Preset};
-use warrant_protocol::RunRequest;
+use warrant_protocol::{Isolation, RunRequest};
 
 use crate::vectors::surroundings;
 use crate::{assert_allowed, document, facts, reasons, script};
@@ -284,6 +284,25 @@ fn a_script_nobody_can_read_does_not_pass_as_an_argument() {
     for text in ["bash -c 'if true; then'", "eval 'a | | b'", "timeout 5 sh -c '('"] {
         let decision = warrant_policy::decide(&policy, &script(text));
         assert!(matches!(decision, warrant_policy::Decision::Deny { .. }), "{text}: {decision:?}");
+    }
+}
+
+#[test]
+fn a_script_nobody_can_read_may_run_where_nothing_can_be_started() {
+    let policy = Preset::Default.load().unwrap();
+    for text in ["if true; then", "a | | b", "bash -c 'if true; then'"] {
+        let mut facts = script(text);
+        for (isolation, may_run) in [
+            (Isolation::Hermetic, true),
+            (Isolation::Mock, true),
+            (Isolation::Namespace, false),
+            (Isolation::Process, false),
+        ] {
+            facts.isolation = isolation;
+            let decision = warrant_policy::decide(&policy, &facts);
+            let names_rule = format!("{decision:?}").contains("base-unread-script");
+            assert_eq!(names_rule, !may_run, "{text} in {isolation:?}: {decision:?}");
+        }
     }
 }
 
