@@ -23,6 +23,12 @@ use super::worker::tools::random_bytes;
 /// Where the interpreter's own commands are found that commands of ours stand in front of.
 pub(super) const LIBRARY: &str = "/dev/library";
 
+/// Below a file: its lines that have an end, as a file.
+pub(super) const WHOLE_LINES: &str = ".whole-lines";
+
+/// Below a file: what follows its last end of a line, as a file.
+pub(super) const LAST_LINE: &str = ".last-line";
+
 /// How much of an endless device a command gets that reads it as a file.
 ///
 /// LIMIT: `cat` and `head` read such a device without end; see LIMITATIONS.md for the others.
@@ -78,6 +84,24 @@ impl Rooms {
                 command.map_or(Room::Workspace, |name| Room::Command(name.to_owned()))
             }
         }
+    }
+
+    /// Returns the bytes of a part of a file; `None` when the path names no such part.
+    async fn part(&self, path: &Path) -> Option<Result<Vec<u8>>> {
+        let part = path.file_name()?.to_str()?;
+        if part != WHOLE_LINES && part != LAST_LINE {
+            return None;
+        }
+        let file = path.parent()?;
+        let bytes = match self.room(file) {
+            Room::Private => self.private.read_file(file).await,
+            _ => self.tree.read(file).map_err(Into::into),
+        };
+        Some(bytes.map(|mut bytes| {
+            let end = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            let last = bytes.split_off(end);
+            if part == WHOLE_LINES { bytes } else { last }
+        }))
     }
 
     fn fixed(&self, file_type: FileType, size: usize) -> Metadata {
@@ -169,6 +193,9 @@ impl FileSystemExt for Rooms {
 #[async_trait]
 impl FileSystem for Rooms {
     async fn read_file(&self, path: &Path) -> Result<Vec<u8>> {
+        if let Some(part) = self.part(path).await {
+            return part;
+        }
         match self.room(path) {
             Room::Workspace => Ok(self.tree.read(path)?),
             Room::Private => match path.to_str() {
@@ -223,6 +250,9 @@ impl FileSystem for Rooms {
     }
 
     async fn stat(&self, path: &Path) -> Result<Metadata> {
+        if let Some(part) = self.part(path).await {
+            return Ok(self.fixed(FileType::File, part?.len()));
+        }
         match self.room(path) {
             Room::Workspace => Ok(metadata(self.tree.stat(path)?)),
             Room::Private => self.private.stat(path).await,

@@ -28,6 +28,10 @@ use crate::{Cancel, Sink, Stdin, Stream, StreamDigest};
 /// How often CPU and memory are looked at.
 const TICK: Duration = Duration::from_millis(20);
 
+/// What is said when a script was stopped while its input was still open.
+const OPEN_INPUT: &[u8] = b"warrant: the script was stopped while its standard input was still \
+open; a script that reads it starts only when it has ended: close it, or give it < /dev/null\n";
+
 /// The largest frame a worker may send.
 const MAX_FRAME: usize = 32 << 20;
 
@@ -95,6 +99,9 @@ pub(super) fn converse(
     // What was asked for is sent like everything else, so that a dead worker blocks nobody.
     session.outgoing = frame::bytes(Kind::Request, &request.encode())?;
     let said = session.run(line)?;
+    if said.is_none() {
+        session.tell_of_open_input()?;
+    }
     Ok((said.clone(), session.finish(said.unwrap_or(Outcome::Lost), started.elapsed())))
 }
 
@@ -183,6 +190,7 @@ impl<'a> Session<'a> {
                 return Ok(Some(Outcome::Cancelled));
             }
             if let Some(limit) = self.struck() {
+                self.tell_of_open_input()?;
                 return Ok(Some(Outcome::Limited { limit }));
             }
             if ready.news {
@@ -198,6 +206,14 @@ impl<'a> Session<'a> {
                 }
             }
         }
+    }
+
+    /// Says that the script's input never ended, where that may be why it had to be stopped.
+    fn tell_of_open_input(&mut self) -> io::Result<()> {
+        if matches!(self.stdin, Feed::Descriptor(_)) {
+            self.output.pass(Stream::Stderr, OPEN_INPUT)?;
+        }
+        Ok(())
     }
 
     fn finish(mut self, outcome: Outcome, wall: Duration) -> Ended {

@@ -8,7 +8,9 @@
 mod braces;
 mod curl;
 mod fixed;
+mod loops;
 mod network;
+mod readers;
 mod shell;
 pub(super) mod tools;
 mod walls;
@@ -18,6 +20,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -105,15 +108,16 @@ fn serve() -> io::Result<()> {
     };
     // The thread is there before the request, so that a warm worker only has to read it.
     let (requests, incoming) = channel();
+    let ignores_input = Arc::new(AtomicBool::new(false));
     let worker = {
-        let line = line.clone();
-        let body = move || run(&line, incoming, own_root);
+        let (line, ignores_input) = (line.clone(), Arc::clone(&ignores_input));
+        let body = move || run(&line, incoming, own_root, &ignores_input);
         thread::Builder::new().stack_size(STACK_BYTES).spawn(body)?
     };
     if !is_kept {
         line.send(Kind::Ready, &[]);
     }
-    thread::Builder::new().spawn(move || relay(&line, &requests))?;
+    thread::Builder::new().spawn(move || relay(&line, &requests, &ignores_input))?;
     worker.join().map_err(|_| io::Error::other("the interpreter panicked"))?
 }
 
@@ -143,13 +147,15 @@ enum Incoming {
 
 /// Passes on what the supervisor says; ends the process when the supervisor is gone, also while
 /// the interpreter is busy.
-fn relay(line: &Line, to: &Sender<Incoming>) {
+fn relay(line: &Line, to: &Sender<Incoming>, ignores_input: &AtomicBool) {
     while let Ok(Some((Frame { kind, payload }, fd))) = frame::receive_with_fd(&line.stream) {
         let incoming = match kind {
             Kind::Request => match Request::decode(&payload) {
                 Ok(request) => Incoming::Request(Box::new(request), fd),
                 Err(_) => break,
             },
+            // What nobody reads is not kept.
+            Kind::Stdin | Kind::StdinEnd if ignores_input.load(Ordering::Relaxed) => continue,
             Kind::Stdin => Incoming::Stdin(payload),
             Kind::StdinEnd => Incoming::StdinEnd,
             Kind::Fetched => Incoming::Fetched(payload),
@@ -161,21 +167,31 @@ fn relay(line: &Line, to: &Sender<Incoming>) {
             | Kind::Exit
             | Kind::Root => break,
         };
-        if to.send(incoming).is_err() {
+        let is_input = matches!(incoming, Incoming::Stdin(_) | Incoming::StdinEnd);
+        if to.send(incoming).is_err() && !is_input {
             break;
         }
     }
     std::process::exit(1);
 }
 
-fn run(line: &Line, incoming: Receiver<Incoming>, own_root: Option<OwnedFd>) -> io::Result<()> {
+fn run(
+    line: &Line,
+    incoming: Receiver<Incoming>,
+    own_root: Option<OwnedFd>,
+    ignores_input: &AtomicBool,
+) -> io::Result<()> {
     let Ok(Incoming::Request(request, root)) = incoming.recv() else {
         return Err(frame::broken("no request"));
     };
     let root = own_root.or(root);
     let mut stdin = Vec::new();
-    while let Ok(Incoming::Stdin(chunk)) = incoming.recv() {
-        stdin.extend_from_slice(&chunk);
+    if readers::script_may_read(&request.script) {
+        while let Ok(Incoming::Stdin(chunk)) = incoming.recv() {
+            stdin.extend_from_slice(&chunk);
+        }
+    } else {
+        ignores_input.store(true, Ordering::Relaxed);
     }
     apply(&request.limits)?;
     match request.fault {

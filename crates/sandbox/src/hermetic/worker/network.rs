@@ -42,8 +42,15 @@ impl HttpTransport for Transport {
         // Asking and waiting happen under one lock, so that answers meet their questions.
         let incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
         self.line.send(Kind::Fetch, &payload);
-        let Ok(Incoming::Fetched(payload)) = incoming.recv() else {
-            return Err(HttpTransportError::Transport("nobody answered".into()));
+        let payload = loop {
+            match incoming.recv() {
+                Ok(Incoming::Fetched(payload)) => break payload,
+                // Input that the script does not read may still arrive.
+                Ok(Incoming::Stdin(_) | Incoming::StdinEnd) => {}
+                Ok(Incoming::Request(..)) | Err(_) => {
+                    return Err(HttpTransportError::Transport("nobody answered".into()));
+                }
+            }
         };
         decode(&payload)
             .unwrap_or_else(|error| Err(HttpTransportError::Transport(error.to_string())))

@@ -15,6 +15,7 @@ use bashkit::{
 
 use super::braces::spell_out_ranges;
 use super::fixed::{self, FixedFs, Mktemp};
+use super::loops::read_by_line;
 use super::network::Transport;
 use super::tools::{self, MissingCommands, spell_out_date};
 use super::{Incoming, Line, curl};
@@ -52,7 +53,8 @@ pub(super) fn run(line: &Line, incoming: Receiver<Incoming>, job: Job) -> io::Re
     let transport =
         request.network.then(|| Transport::new(line.clone(), Arc::new(Mutex::new(incoming))));
     let script = match spell_out_ranges(&request.script) {
-        Ok(script) => script,
+        Ok(script) if request.fixed => script,
+        Ok(script) => read_by_line(&script),
         Err(complaint) => {
             let text = format!("{}: {complaint}\n", request.arg0);
             line.send_stream(Kind::Stderr, text.as_bytes());
@@ -237,6 +239,7 @@ fn limits() -> ExecutionLimits {
         .max_stderr_bytes(usize::MAX)
         .max_subst_depth(MAX_DEPTH)
         .max_subshell_depth(MAX_DEPTH)
+        .max_file_descriptors(usize::MAX)
         .max_word_split_fields(usize::MAX)
         .max_word_split_bytes(usize::MAX)
 }

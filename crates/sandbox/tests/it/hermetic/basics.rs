@@ -45,6 +45,32 @@ fn nothing_of_the_hosts_environment_is_inherited() {
 }
 
 #[test]
+fn an_open_stdin_does_not_keep_a_script_from_starting() {
+    let mut bench = Bench::new();
+    let (read, write) = std::io::pipe().unwrap();
+    bench.invocation.stdin = Stdin::Descriptor(Arc::new(OwnedFd::from(read)));
+    bench.put("f", "one\n");
+    bench.check(
+        "f() { echo in f; }; f; ls; cat f; grep -c one f; x=$(date +%s); echo x | wc -l",
+        "in f\nf\none\n1\n1\n",
+    );
+    bench.invocation.limits.wall_ms = Some(1_500);
+    let ran = bench.run("cat");
+    assert_eq!(ran.report.outcome, Outcome::Limited { limit: LimitKind::Wall });
+    assert!(ran.stderr.contains("standard input was still open"), "{}", ran.stderr);
+    drop(write);
+}
+
+#[test]
+fn a_loop_over_forty_thousand_lines_ends_in_time() {
+    let bench = Bench::new();
+    let lines: String = (1..=40_000).map(|n| format!("line {n} of the file\n")).collect();
+    bench.put("f", &lines);
+    let script = "while read -r a n rest; do sum=$((sum + n)); done < f; echo $sum";
+    bench.check(script, "800020000\n");
+}
+
+#[test]
 fn stdin_from_a_descriptor_arrives_whole() {
     let mut bench = Bench::new();
     let (read, write) = std::io::pipe().unwrap();
