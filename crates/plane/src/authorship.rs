@@ -52,6 +52,7 @@ pub(crate) const fn author_of(event: &Event) -> Author {
         | Event::PostureObserved { .. }
         | Event::CaptureRecorded { .. }
         | Event::ExportJudged { .. }
+        | Event::GitRefUpdated { .. }
         | Event::NetworkFolded { .. }
         | Event::ChainLimited { .. } => Author::Runner,
         Event::OutcomeRecorded { .. }

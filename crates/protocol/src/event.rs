@@ -8,7 +8,7 @@
 //!
 //! | plane | runner |
 //! |---|---|
-//! | `run.created`, `decision.made`, `policy.evaluated`, `consent.*`, `approval.*`, `run.claimed`, `run.started`, `secret.released`, `run.stopping`, `run.requeued`, `run.lost`, `contract.expired` | `workspace.materialized`, `preflight.checked`, `posture.refused`, `gap.*`, `grant.added`, `preimage.bound`, `network.connected`, `network.folded`, `model.called`, `command.executed`, `operation.performed`, `posture.observed`, `output.recorded`, `file.changed`, `export.judged`, `capture.recorded`, `artifact.created`, `boundary.crossed`, `run.disconnected`, `chain.limited`, `outcome.recorded` |
+//! | `run.created`, `decision.made`, `policy.evaluated`, `consent.*`, `approval.*`, `run.claimed`, `run.started`, `secret.released`, `run.stopping`, `run.requeued`, `run.lost`, `contract.expired` | `workspace.materialized`, `preflight.checked`, `posture.refused`, `gap.*`, `grant.added`, `preimage.bound`, `network.connected`, `network.folded`, `model.called`, `command.executed`, `operation.performed`, `posture.observed`, `output.recorded`, `file.changed`, `git.ref.updated`, `export.judged`, `capture.recorded`, `artifact.created`, `boundary.crossed`, `run.disconnected`, `chain.limited`, `outcome.recorded` |
 //!
 //! The last event is `run.completed`, `run.failed` or `run.cancelled`, from whoever seals.
 
@@ -473,6 +473,23 @@ pub enum Event {
         /// How many paths, when there are several.
         #[serde(skip_serializing_if = "Option::is_none")]
         count: Option<u64>,
+    },
+    /// The program changed a reference of git, or HEAD, in its view of the workspace (ours). It
+    /// says nothing about what was taken over on the host.
+    #[serde(rename = "git.ref.updated")]
+    GitRefUpdated {
+        /// Which: `HEAD`, or a name below `refs/`.
+        #[serde(rename = "ref")]
+        reference: String,
+        /// The git directory, when it is a submodule's or a linked worktree's.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        repository: Option<String>,
+        /// The object or reference it held; absent when there was none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        old: Option<String>,
+        /// What it holds; absent when it is gone.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        new: Option<String>,
     },
     /// Blocked destinations beyond those recorded one by one (ours). Allowed ones are never here.
     #[serde(rename = "network.folded")]

@@ -10,7 +10,7 @@ use crate::chain::{Chain, ChainedEvent};
 use crate::contract::Contract;
 use crate::decision::DecisionSummary;
 use crate::event::{ArtifactKind, AttestationTier, Event};
-use crate::observation::{FoldedDestinations, ReceiptCapture, ReceiptOperation};
+use crate::observation::{FoldedDestinations, ReceiptCapture, ReceiptGitRef, ReceiptOperation};
 use crate::receipt::{
     BoundaryDisclosure, ModelUse, NetworkAccess, ReceiptBody, ReceiptGap, ReceiptGrant,
     ReceiptLimits, ReceiptRunner, ReceiptStatus, ReleasedSecret, SealedBy, WorkspaceIn,
@@ -106,6 +106,7 @@ pub(crate) fn fold_with(
         operation: None,
         capture: None,
         export: None,
+        git_refs: None,
         network_folded: None,
         disconnected_ms: None,
     };
@@ -210,6 +211,7 @@ fn fold_ours(body: &mut ReceiptBody, contract: &Contract, event: &Event) {
         Event::OperationPerformed { .. }
         | Event::CaptureRecorded { .. }
         | Event::ExportJudged { .. }
+        | Event::GitRefUpdated { .. }
         | Event::NetworkFolded { .. } => fold_observation(body, event),
         Event::GapFound { gap, kind, detail } => {
             body.gaps.get_or_insert_default().push(ReceiptGap {
@@ -288,6 +290,14 @@ fn fold_observation(body: &mut ReceiptBody, event: &Event) {
         }
         Event::ExportJudged { verdict, count, .. } => {
             body.export.get_or_insert_default().add(*verdict, count.unwrap_or(1));
+        }
+        Event::GitRefUpdated { reference, repository, old, new } => {
+            body.git_refs.get_or_insert_default().push(ReceiptGitRef {
+                reference: reference.clone(),
+                repository: repository.clone(),
+                old: old.clone(),
+                new: new.clone(),
+            });
         }
         Event::NetworkFolded { destinations, attempts, hash } => {
             let (destinations, attempts, hash) = (*destinations, *attempts, *hash);

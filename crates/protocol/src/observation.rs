@@ -117,6 +117,23 @@ impl ReceiptExport {
     }
 }
 
+/// A reference of git that the program changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiptGitRef {
+    /// Which: `HEAD`, or a name below `refs/`.
+    #[serde(rename = "ref")]
+    pub reference: String,
+    /// The git directory, when it is a submodule's or a linked worktree's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
+    /// What it held; absent when there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old: Option<String>,
+    /// What it holds; absent when it is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new: Option<String>,
+}
+
 /// Blocked destinations that are not on the chain one by one, but in an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoldedDestinations {

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::decision::DecisionSummary;
 use crate::event::{AttestationTier, Direction, GapDecision, NetworkVerdict, StreamSummary};
-use crate::observation::{FoldedDestinations, ReceiptCapture, ReceiptExport, ReceiptOperation};
+use crate::observation::{
+    FoldedDestinations, ReceiptCapture, ReceiptExport, ReceiptGitRef, ReceiptOperation,
+};
 use crate::preimage::Preimage;
 use crate::request::ActorRef;
 use crate::signed::{Signed, SignedBody};
@@ -257,6 +259,9 @@ pub struct ReceiptBody {
     /// What the export gate decided, when it named anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub export: Option<ReceiptExport>,
+    /// References of git that the program changed, when there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub git_refs: Option<Vec<ReceiptGitRef>>,
     /// Blocked destinations that are in an artifact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_folded: Option<FoldedDestinations>,

@@ -6,7 +6,7 @@ mod summary;
 use serde::{Deserialize, Serialize};
 
 pub use self::summary::{EventSummary, Tone, outcome_words, summarize};
-use self::summary::{decision_word, direction, one_line, short, with_reason};
+use self::summary::{decision_word, direction, one_line, ref_change, short, with_reason};
 use crate::event::Event;
 use crate::observation::CaptureExtent;
 use crate::verify::VerifiedBundle;
@@ -223,6 +223,10 @@ fn what_saw_it(bundle: &VerifiedBundle) -> Vec<String> {
             folded.attempts,
             short(folded.hash)
         ));
+    }
+    for update in receipt.git_refs.iter().flatten() {
+        let change = ref_change(&update.reference, update.old.as_deref(), update.new.as_deref());
+        lines.push(format!("git {change}"));
     }
     for model in &receipt.models_used {
         lines.push(format!("model {}/{}", model.provider, model.model));

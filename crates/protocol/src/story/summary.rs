@@ -145,6 +145,9 @@ fn summarize_ours(event: &Event) -> (Tone, String) {
             let more = count.map(|count| format!(", {count} paths")).unwrap_or_default();
             (Tone::Warn, format!("{path} {} ({class}{more})", verdict.as_str()))
         }
+        Event::GitRefUpdated { reference, old, new, .. } => {
+            (Tone::Info, ref_change(reference, old.as_deref(), new.as_deref()))
+        }
         Event::NetworkFolded { destinations, attempts, hash } => {
             let list = short(*hash);
             (Tone::Warn, format!("{destinations} more blocked, {attempts} attempts, list {list}"))
@@ -232,4 +235,18 @@ pub(super) fn one_line(text: &str) -> String {
         line.push('…');
     }
     line
+}
+
+/// Returns how a reference of git changed, with object names cut to twelve digits.
+pub(super) fn ref_change(reference: &str, old: Option<&str>, new: Option<&str>) -> String {
+    let short = |value: &str| match value.starts_with("refs/") {
+        true => value.to_owned(),
+        false => value.chars().take(12).collect(),
+    };
+    match (old, new) {
+        (Some(old), Some(new)) => format!("{reference}: {} to {}", short(old), short(new)),
+        (None, Some(new)) => format!("{reference}: made at {}", short(new)),
+        (Some(old), None) => format!("{reference}: removed, was {}", short(old)),
+        (None, None) => reference.to_owned(),
+    }
 }

@@ -98,6 +98,7 @@ const fn is_of_execution(event: &Event) -> bool {
             | Event::PostureObserved { .. }
             | Event::CaptureRecorded { .. }
             | Event::ExportJudged { .. }
+            | Event::GitRefUpdated { .. }
             | Event::NetworkFolded { .. }
             | Event::RunCompleted {}
     )
