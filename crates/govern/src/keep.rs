@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Access, CWD, Mode as FileMode, OFlags, ResolveFlags, access, fstat, openat2};
+use serde_json::{Value, json};
 use thiserror::Error;
-use warrant_protocol::{Digest, Timestamp};
+use warrant_protocol::{Digest, RunId, Timestamp};
 use warrant_runner::run::Ended;
 use warrant_workspace::{
-    ChangeId, ExportError, ExportOptions, GateLists, GatePolicy, Gated, Journal, JournalError,
-    NotExported, Recovered, TreeLimits, TreePath, apply_export, plan_export,
+    ChangeId, Detour, ExportError, ExportOptions, GateLists, GatePolicy, Gated, GitPlan, Journal,
+    JournalError, NotExported, Recovered, RefUpdate, RefValue, TreeLimits, TreePath, apply_export,
+    plan_export,
 };
 
 use crate::desk::Desk;
@@ -58,7 +60,78 @@ pub enum Kept {
         /// What cannot be brought home whatever policy says: pipes, devices, files too large or
         /// closed to everyone.
         left_out: Vec<NotExported>,
+        /// What became of its git state.
+        git: KeptGit,
     },
+}
+
+/// What became of a run's git state.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeptGit {
+    /// Every reference that the run changed, HEAD included.
+    pub refs: Vec<RefUpdate>,
+    /// Branches for what met somebody else's work.
+    pub detours: Vec<Detour>,
+    /// What else is worth knowing, for people.
+    pub notes: Vec<String>,
+}
+
+impl KeptGit {
+    fn of(plan: &GitPlan) -> Self {
+        let GitPlan { refs, detours, notes, .. } = plan;
+        Self { refs: refs.clone(), detours: detours.clone(), notes: notes.clone() }
+    }
+
+    /// Returns the same as facts.
+    #[must_use]
+    pub fn facts(&self) -> Value {
+        let value = |value: &Option<RefValue>| value.as_ref().map(ToString::to_string);
+        let refs: Vec<Value> = self
+            .refs
+            .iter()
+            .map(|update| json!({"ref": update.name, "old": value(&update.old), "new": value(&update.new)}))
+            .collect();
+        let branches: Vec<Value> = self
+            .detours
+            .iter()
+            .map(|detour| {
+                let Detour { branch, commit, instead_of } = detour;
+                json!({"branch": branch, "commit": commit, "insteadOf": instead_of})
+            })
+            .collect();
+        json!({"refs": refs, "branches": branches, "notes": self.notes})
+    }
+
+    /// Returns what became of it, line by line, for people.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let detoured = |update: &&RefUpdate| {
+            !self.detours.iter().any(|detour| detour.instead_of == update.name)
+        };
+        let refs = self.refs.iter().filter(detoured).map(|update| {
+            let short = |value: &RefValue| match value {
+                RefValue::Object(oid) => oid.to_hex().chars().take(12).collect(),
+                RefValue::Symbolic(name) => name.to_string(),
+            };
+            match (&update.old, &update.new) {
+                (Some(old), Some(new)) => {
+                    format!("git: {} moved from {} to {}", update.name, short(old), short(new))
+                }
+                (None, Some(new)) => format!("git: {} made at {}", update.name, short(new)),
+                (Some(old), None) => format!("git: {} removed, was {}", update.name, short(old)),
+                (None, None) => format!("git: {}", update.name),
+            }
+        });
+        let detours = self.detours.iter().map(|detour| {
+            let Detour { branch, instead_of, .. } = detour;
+            format!(
+                "git: {instead_of} was changed here meanwhile, so the run's commit is on branch \
+                 {branch}; merge it with: git merge {branch}"
+            )
+        });
+        let notes = self.notes.iter().map(|note| format!("git: {note}"));
+        detours.chain(refs).chain(notes).collect()
+    }
 }
 
 /// Why writes could not be kept; the workspace is as it was.
@@ -146,12 +219,18 @@ pub fn after(desk: &Desk, place: &Place, mode: Mode, ended: &Ended) -> Result<Ke
         released: &[],
         started_at: Some(just_after(ended.began)),
         limits: TreeLimits::generous(),
+        branch: &branch_of(&ended.run),
     };
     let (lower, upper) = (place.directory.as_fd(), upper.as_fd());
     let mut tries = TRIES;
     let (plan, exported) = loop {
         let plan = plan_export(lower, upper, &options)?;
-        let told = (plan.gated.clone(), plan.conflicts.clone(), plan.not_exported.clone());
+        let told = ExportSummary {
+            gated: plan.gated.clone(),
+            conflicts: plan.conflicts.clone(),
+            left_out: plan.not_exported.clone(),
+            git: KeptGit::of(&plan.git),
+        };
         match apply_export(plan, lower, upper, &journal) {
             // A person's hand in between: planned again, it is a conflict as any other.
             Err(ExportError::Conflict(_)) if tries > 1 => tries -= 1,
@@ -161,10 +240,25 @@ pub fn after(desk: &Desk, place: &Place, mode: Mode, ended: &Ended) -> Result<Ke
     // SECURITY: what a program wrote into the workspace may be a secret it had, and is kept there
     // alone. Where that fails the change is made all the same.
     let _ = journal.tidy(KEPT_CHANGES);
-    let (gated, conflicts, mut left_out) = plan;
+    let ExportSummary { gated, conflicts, mut left_out, git } = plan;
     left_out.extend(exported.left_out);
     let (paths, change) = (exported.paths, exported.change);
-    Ok(Kept::Exported { paths, change, gated, conflicts, left_out })
+    Ok(Kept::Exported { paths, change, gated, conflicts, left_out, git })
+}
+
+/// What a plan says of everything that is not simply kept.
+struct ExportSummary {
+    gated: Vec<Gated>,
+    conflicts: Vec<TreePath>,
+    left_out: Vec<NotExported>,
+    git: KeptGit,
+}
+
+/// Returns the branch that takes a run's commits where somebody else's are in the way.
+fn branch_of(run: &RunId) -> String {
+    let id = run.as_str();
+    let short: String = id.strip_prefix("run_").unwrap_or(id).chars().take(12).collect();
+    format!("warrant/{short}")
 }
 
 /// Times are told in whole milliseconds; what the run before this one wrote just now is older

@@ -7,8 +7,8 @@ use std::os::fd::BorrowedFd;
 use warrant_protocol::observation::{CaptureExtent, ExportVerdict};
 use warrant_protocol::{Digest, Event};
 use warrant_workspace::{
-    Change, ChangeKind, Collected, ExportOptions, GateClass, GatePolicy, Gated, TreeLimits,
-    TreePath, Unread, Verdict, WhyUnread, classify, is_git_name, plan_export,
+    Change, ChangeKind, Collected, ExportOptions, GateClass, GatePolicy, Gated, RefUpdate,
+    RefValue, TreeLimits, TreePath, Unread, Verdict, WhyUnread, classify, is_git_name, plan_export,
 };
 
 use crate::halt::Halt;
@@ -34,6 +34,8 @@ pub struct JudgedPath {
 /// What the export gate decided about everything that changed.
 pub(crate) struct GateReport {
     gated: Vec<Gated>,
+    /// References of git that changed.
+    refs: Vec<RefUpdate>,
     /// Why the gate could not look.
     failure: Option<String>,
     /// What of a repository nobody looked at.
@@ -55,12 +57,19 @@ impl GateReport {
         upper: BorrowedFd<'_>,
     ) -> Self {
         let limits = TreeLimits::generous();
-        let options = ExportOptions { policy, released: &[], started_at: None, limits };
-        let (gated, failure) = match plan_export(lower, upper, &options) {
-            Ok(plan) => (plan.gated, None),
-            Err(error) => (Vec::new(), Some(format!("the export gate could not look: {error}"))),
-        };
-        Self { gated, failure, repositories: Repositories::Judged }
+        let branch = "warrant/run";
+        let options = ExportOptions { policy, released: &[], started_at: None, limits, branch };
+        let repositories = Repositories::Judged;
+        match plan_export(lower, upper, &options) {
+            Ok(plan) => {
+                let failure = plan.git.refusal.as_ref().map(|why| format!("git: {why}"));
+                Self { gated: plan.gated, refs: plan.git.refs, failure, repositories }
+            }
+            Err(error) => {
+                let failure = Some(format!("the export gate could not look: {error}"));
+                Self { gated: Vec::new(), refs: Vec::new(), failure, repositories }
+            }
+        }
     }
 
     /// Has the gate decide about collected changes alone.
@@ -72,7 +81,7 @@ impl GateReport {
         };
         let is_there = |change: &&Change| change.kind != ChangeKind::Deleted;
         let gated = changes.iter().filter(is_there).filter_map(judge).collect();
-        Self { gated, failure: None, repositories: Repositories::NotRead }
+        Self { gated, refs: Vec::new(), failure: None, repositories: Repositories::NotRead }
     }
 }
 
@@ -106,6 +115,15 @@ pub(crate) fn record_capture(
                 judged.push(verdict);
             }
         }
+    }
+    for update in &gate.refs {
+        let value = |value: &Option<RefValue>| {
+            value.as_ref().map(|value| redactor.redact_text(&value.to_string()))
+        };
+        let reference = redactor.redact_text(&update.name);
+        let (old, new) = (value(&update.old), value(&update.new));
+        let repository = update.repository.as_deref().map(|text| redactor.redact_text(text));
+        journal.record(&Event::GitRefUpdated { reference, repository, old, new })?;
     }
     let digests: HashMap<&TreePath, Digest> =
         collected.changes.iter().map(|change| (&change.path, change.digest)).collect();

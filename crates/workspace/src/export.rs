@@ -3,16 +3,18 @@
 //! [`plan_export`] reads and decides and changes nothing; [`apply_export`] does what the plan says,
 //! by descriptor and through the journal, so that it happens whole and can be undone.
 
+mod git;
 mod judge;
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
 
 use crate::gate::link_class;
+use crate::gitstate::{GitLocks, GitOptions, GitPlan, LockError, plan_git};
 use crate::journal::{ChangeId, Journal, JournalError, PathState, Prepared, Row};
 use crate::overlay::{self, OverlayError, Scanned};
 use crate::root::{Node, Root, SpecialKind};
@@ -30,6 +32,8 @@ pub struct ExportOptions<'a> {
     pub started_at: Option<SystemTime>,
     /// Bounds on what is read.
     pub limits: TreeLimits,
+    /// The branch that takes commits which met somebody else's, without `refs/heads/`.
+    pub branch: &'a str,
 }
 
 /// A path the gate named.
@@ -97,12 +101,29 @@ pub struct ExportPlan {
     pub stripped: Vec<TreePath>,
     /// Files that both the session and, since it started, the person changed; not exported.
     pub conflicts: Vec<TreePath>,
+    /// What of the repository's state is taken over.
+    pub git: GitPlan,
 }
 
 impl ExportPlan {
     /// Returns the paths that would change.
     pub fn paths(&self) -> impl Iterator<Item = &TreePath> {
         self.rows.iter().map(|row| &row.path)
+    }
+
+    /// Adds what of the repository is taken over, and names what is not.
+    fn add_git(&mut self, git: GitPlan, options: &ExportOptions<'_>) {
+        for (path, class) in &git.left_out {
+            if let Some((class, verdict)) = options.policy.judge(path, Some(*class)) {
+                self.gated.push(Gated { path: path.clone(), class, verdict });
+            }
+        }
+        self.gated.sort_by(|a, b| a.path.cmp(&b.path));
+        // Files that belong to a commit which went to a branch of its own stay as they are.
+        if git.leaves_files {
+            self.rows.clear();
+        }
+        self.git = git;
     }
 
     /// Returns the paths that wait for the person.
@@ -120,6 +141,12 @@ pub enum ExportError {
     /// The workspace changed under the plan; nothing was exported.
     #[error("{0} changed in the workspace since the plan was made; nothing was exported")]
     Conflict(TreePath),
+    /// The git state cannot be taken over, and files go with it or not at all.
+    #[error("nothing was kept, because the git state cannot be taken over: {0}")]
+    Git(String),
+    /// Another git is at work in the repository.
+    #[error("nothing was kept, because another git holds {0}")]
+    Locked(TreePath),
     /// The journal or a path failed.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -140,6 +167,20 @@ pub fn plan_export(
     let lower = Root::duplicate(workspace).map_err(ExportError::Open)?;
     let upper = Root::duplicate(upper).map_err(ExportError::Open)?;
     let scan = overlay::scan(&lower, &upper, &options.limits, GitNames::Enter)?;
+    let git_options = GitOptions {
+        started_at: options.started_at.and_then(|time| time.duration_since(UNIX_EPOCH).ok()),
+        limits: options.limits,
+        branch: options.branch,
+    };
+    let git = plan_git(&lower, &upper, &scan.rows, &git_options)
+        .map_err(|error| OverlayError::Walk(WalkError::at(None)(error)))?;
+    let mut scan = scan;
+    if git.is_some() {
+        let top = TreePath::segment(b".git");
+        scan.rows.retain(|row| row.path == top || !row.path.is_within(&top));
+        let is_written = |row: &Scanned| git.as_ref().is_some_and(|git| git.writes(&row.path));
+        scan.rows.retain(|row| !is_written(row));
+    }
     let repositories = judge::new_repositories(&scan.rows, |path| lower.node(path))
         .map_err(|error| OverlayError::Walk(WalkError::at(None)(error)))?;
     let mut outward = HashMap::new();
@@ -154,6 +195,7 @@ pub fn plan_export(
     let mut plan = judge::judge(scan.rows, &context, options);
     let too_deep = scan.too_deep.into_iter().map(|path| NotExported::TooDeep { path });
     plan.not_exported.extend(too_deep);
+    plan.add_git(git.unwrap_or_default(), options);
     Ok(plan)
 }
 
@@ -181,7 +223,14 @@ pub fn apply_export(
     let lower = Root::duplicate(workspace).map_err(ExportError::Open)?;
     let upper = Root::duplicate(upper).map_err(ExportError::Open)?;
     let owner = root_owner(&lower).map_err(ExportError::Open)?;
+    if let Some(why) = plan.git.refusal {
+        return Err(ExportError::Git(why));
+    }
     let mut store = journal.prepare()?;
+    let locks = git_locks(&lower, store.path(), &plan.git)?;
+    let mut git = git::GitRows { lower: &lower, upper: &upper, store: &mut store };
+    let objects = git.objects(plan.git.objects)?;
+    let git_rows = git.rows(plan.git.rows)?;
     let mut rows = Vec::with_capacity(plan.rows.len());
     let mut left_out = Vec::new();
     for planned in plan.rows {
@@ -213,8 +262,26 @@ pub fn apply_export(
         }
     }
     let paths = rows.iter().map(|row| row.path.clone()).collect();
-    let change = journal.apply(&lower, "export", Prepared { store, rows })?;
+    rows.extend(git_rows);
+    let change = journal.apply(&lower, "export", Prepared { store, rows, objects })?;
+    drop(locks);
     Ok(Exported { paths, change, left_out })
+}
+
+/// Takes git's own locks, so that no other git changes the same meanwhile.
+fn git_locks<'a>(
+    lower: &'a Root,
+    entry: &std::path::Path,
+    git: &GitPlan,
+) -> Result<GitLocks<'a>, ExportError> {
+    GitLocks::acquire(lower, entry, git.rows.iter().map(|row| &row.path)).map_err(|error| {
+        match error {
+            LockError::Held(path) => ExportError::Locked(path),
+            LockError::Io(path, error) => {
+                ExportError::Journal(WalkError::at(Some(&path))(error).into())
+            }
+        }
+    })
 }
 
 /// Returns whether a copy made by the overlay differs from what it copies in nothing that counts.

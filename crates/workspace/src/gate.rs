@@ -24,6 +24,8 @@ pub enum GateClass {
     GitConfig,
     /// Anything else inside a git directory: index, refs, objects.
     GitState,
+    /// A reference that is never taken over: a replacement, a link, a name that is none.
+    GitRef,
     /// A repository that was not there: nested, or bare.
     NewRepository,
     /// A hook runner's or package's commit hooks: `.husky`, `.pre-commit-config.yaml`.
@@ -68,6 +70,7 @@ impl GateClass {
             Self::GitHook => "git-hook",
             Self::GitConfig => "git-config",
             Self::GitState => "git-state",
+            Self::GitRef => "git-ref",
             Self::NewRepository => "new-repository",
             Self::HookRunner => "hook-runner",
             Self::DirectoryEnvironment => "directory-environment",
@@ -85,6 +88,36 @@ impl GateClass {
             Self::BuildScript => "build-script",
             Self::GitAttributes => "git-attributes",
             Self::Listed => "listed",
+        }
+    }
+}
+
+impl GateClass {
+    /// Returns why such a path is not written back, for people: "it …".
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::GitHook => "would run on your machine at the next git command",
+            Self::GitConfig => "decides what git runs on your machine",
+            Self::GitState => "is git state that is not taken over",
+            Self::GitRef => "is not a reference that is taken over",
+            Self::NewRepository => "is a new repository, whose config could run programs here",
+            Self::HookRunner => "runs at the next commit",
+            Self::DirectoryEnvironment => "runs when the directory is entered",
+            Self::EditorTask => "may run when an editor opens the folder",
+            Self::AgentConfig => "may run when an agent starts here",
+            Self::AgentInstructions => "steers the agents that read it",
+            Self::ShellStartup => "runs when a shell starts",
+            Self::DebuggerStartup => "runs when a debugger starts",
+            Self::VersionControlConfig => "decides what version control runs here",
+            Self::LocalProgram => "is started by tools instead of the installed program",
+            Self::OutwardLink => "is a link that leads out of the workspace",
+            Self::SystemLink => "is a link to a file of the system",
+            Self::Ci => "runs on a build machine once it is pushed",
+            Self::PackageScript => "may run when packages are installed",
+            Self::BuildScript => "runs when the project is built",
+            Self::GitAttributes => "chooses filters that git runs",
+            Self::Listed => "is on a list of the policy",
         }
     }
 }
@@ -165,6 +198,7 @@ impl GatePolicy {
                 GateClass::GitHook
                     | GateClass::GitConfig
                     | GateClass::GitState
+                    | GateClass::GitRef
                     | GateClass::NewRepository
             )
         );
@@ -180,7 +214,7 @@ impl GatePolicy {
     pub const fn verdict(&self, class: GateClass) -> Verdict {
         match class {
             GateClass::GitHook | GateClass::GitConfig | GateClass::NewRepository => self.git,
-            GateClass::GitState => self.git_state,
+            GateClass::GitState | GateClass::GitRef => self.git_state,
             GateClass::HookRunner
             | GateClass::DirectoryEnvironment
             | GateClass::EditorTask

@@ -32,6 +32,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::gitstate::{LOCKS, release_stale};
 use crate::root::Root;
 use crate::{TreePath, WalkError};
 
@@ -140,6 +141,16 @@ struct Record {
     version: u32,
     label: String,
     rows: Vec<Row>,
+    /// Objects of git: made before everything else, and left where they are when it is undone,
+    /// because somebody may have built on them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    objects: Vec<Row>,
+}
+
+impl Record {
+    fn new(label: &str, rows: Vec<Row>) -> Self {
+        Self { version: 1, label: label.to_owned(), rows, objects: Vec::new() }
+    }
 }
 
 impl Journal {
@@ -168,7 +179,7 @@ impl Journal {
         label: &str,
         prepared: Prepared,
     ) -> Result<ChangeId, JournalError> {
-        let Prepared { store, rows } = prepared;
+        let Prepared { store, rows, objects } = prepared;
         let entry = store.path().to_path_buf();
         let change = change_at(&entry)?;
         if let Some(path) = obstacle(root, &rows, Side::After)? {
@@ -177,10 +188,12 @@ impl Journal {
             return Err(JournalError::InTheWay(path));
         }
         store.seal().map_err(io_at(&entry))?;
-        let record = Record { version: 1, label: label.to_owned(), rows };
+        let record = Record { objects, ..Record::new(label, rows) };
         write_record(&entry, &record)?;
         set_status(&entry, Status::Applying)?;
-        match drive(root, &entry, &record.rows, Side::After) {
+        let driven = drive(root, &entry, &record.objects, Side::After)
+            .and_then(|()| drive(root, &entry, &record.rows, Side::After));
+        match driven {
             Ok(()) => set_status(&entry, Status::Applied)?,
             Err(JournalError::Drive { path, source }) => {
                 undo::take_back(root, &entry, &record.rows)?;
@@ -227,12 +240,15 @@ impl Journal {
         for (_, path) in self.entries()? {
             match status_of(&path)? {
                 None => {
+                    release_locks(workspace, &path)?;
                     fs::remove_dir_all(&path).map_err(io_at(&path))?;
                     recovered.dropped += 1;
                 }
                 Some(Status::Applying) => {
                     let root = Root::open(workspace).map_err(io_at(workspace))?;
-                    drive(&root, &path, &read_record(&path)?.rows, Side::After)?;
+                    let record = read_record(&path)?;
+                    drive(&root, &path, &record.objects, Side::After)?;
+                    drive(&root, &path, &record.rows, Side::After)?;
                     set_status(&path, Status::Applied)?;
                     recovered.finished += 1;
                 }
@@ -249,6 +265,7 @@ impl Journal {
                 }
                 Some(Status::Applied | Status::Undone | Status::Taken) => {}
             }
+            release_locks(workspace, &path)?;
         }
         Ok(recovered)
     }
@@ -267,6 +284,15 @@ impl Journal {
     }
 }
 
+/// Removes the locks of git that a crash left.
+fn release_locks(workspace: &Path, entry: &Path) -> Result<(), JournalError> {
+    if !entry.join(LOCKS).exists() {
+        return Ok(());
+    }
+    let root = Root::open(workspace).map_err(io_at(workspace))?;
+    release_stale(&root, entry).map_err(io_at(entry))
+}
+
 fn number_at(entry: &Path) -> Option<u64> {
     entry.file_name()?.to_str()?.parse().ok()
 }
@@ -280,6 +306,8 @@ fn change_at(entry: &Path) -> Result<ChangeId, JournalError> {
 pub(crate) struct Prepared {
     pub(crate) store: ContentStore,
     pub(crate) rows: Vec<Row>,
+    /// Objects of git, which undo leaves.
+    pub(crate) objects: Vec<Row>,
 }
 
 fn io_at(path: &Path) -> impl FnOnce(io::Error) -> JournalError + use<> {
@@ -326,17 +354,26 @@ fn set_status(entry: &Path, status: Status) -> Result<(), JournalError> {
 
 /// Removes the contents of a change that was made, but for those that undo puts back.
 fn drop_new_contents(entry: &Path) -> Result<(), JournalError> {
-    let rows = read_record(entry)?.rows;
+    let record = read_record(entry)?;
+    let rows = &record.rows;
     let number = |state: &PathState| match state {
         PathState::File { content, .. } => *content,
         _ => None,
     };
     let needed: HashSet<u64> = rows.iter().filter_map(|row| number(&row.before)).collect();
-    let made = rows.iter().filter_map(|row| number(&row.after));
+    // Git refreshes its index on its own; undo must know what it was to see what is new in it.
+    let is_kept = |row: &&Row| !is_git_index(&row.path);
+    let made =
+        rows.iter().filter(is_kept).chain(&record.objects).filter_map(|row| number(&row.after));
     for unneeded in made.filter(|number| !needed.contains(number)) {
         remove_if_there(&store::content_path(entry, unneeded))?;
     }
     Ok(())
+}
+
+/// Returns whether a path is the index of a git directory.
+pub(crate) fn is_git_index(path: &TreePath) -> bool {
+    path.name() == b"index" && path.git_part().is_some()
 }
 
 /// Removes the contents of a change that was taken back.

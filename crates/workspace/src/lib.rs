@@ -15,6 +15,7 @@ mod discover;
 mod export;
 mod gate;
 mod git;
+mod gitstate;
 mod journal;
 mod limits;
 mod linked;
@@ -47,6 +48,7 @@ pub use export::{
 };
 pub use gate::{GateClass, GateLists, GatePolicy, Verdict, classify};
 pub use git::GitError;
+pub use gitstate::{Detour, GitPlan, RefName, RefUpdate, RefValue};
 pub use journal::{
     ChangeId, Changed, Journal, JournalError, Recovered, Restored, Snapshot, UndoError, Undone,
 };

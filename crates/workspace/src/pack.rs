@@ -172,6 +172,31 @@ impl Pack {
         Ok(())
     }
 
+    /// Returns the names of all objects.
+    pub(crate) fn names(&self) -> impl Iterator<Item = Oid> + '_ {
+        self.by_name.keys().copied()
+    }
+
+    /// Returns whether the pack is the whole file and its last bytes are the hash of all others.
+    pub(crate) fn is_whole_file(&self) -> io::Result<bool> {
+        let mut hash = sha1::Sha1::new();
+        let mut buffer = vec![0; crate::blob::BUFFER_BYTES];
+        let end = self.end.saturating_sub(20);
+        let mut at = self.start;
+        while at < end {
+            let wanted = usize::try_from(end - at).unwrap_or(buffer.len()).min(buffer.len());
+            let count =
+                rustix::io::pread(&self.file, buffer.get_mut(..wanted).unwrap_or_default(), at)?;
+            if count == 0 {
+                return Ok(false);
+            }
+            hash.update(buffer.get(..count).unwrap_or_default());
+            at += count as u64;
+        }
+        let sum: [u8; 20] = hash.finalize().into();
+        Ok(sum == self.trailer && self.file.metadata()?.len() == self.end)
+    }
+
     /// Returns the hex name git gives the pack's files.
     pub(crate) fn name(&self) -> String {
         Oid::from_bytes(self.trailer).to_hex()
@@ -356,6 +381,34 @@ impl Pack {
         }
         Ok(content.into())
     }
+}
+
+/// One object of a pack as it is stored.
+pub(crate) enum PackedEntry {
+    /// A whole object.
+    Whole { kind: ObjectKind, content: Vec<u8> },
+    /// What makes it from the object at another offset.
+    OffsetDelta { base: u64, delta: Vec<u8> },
+    /// What makes it from a named object.
+    NameDelta { base: Oid, delta: Vec<u8> },
+}
+
+/// Reads the object at an offset of a pack, without resolving it.
+pub(crate) fn read_entry(file: &File, offset: u64) -> Result<PackedEntry, PackError> {
+    let mut cursor = Cursor::new(file, offset);
+    let header = read_header(&mut cursor, offset)?;
+    let content = cursor.inflate_whole(header.bytes, HELD_BYTES)?;
+    match (header.kind, header.source) {
+        (Some(kind), Source::Whole) => Ok(PackedEntry::Whole { kind, content }),
+        (_, Source::OffsetDelta(base)) => Ok(PackedEntry::OffsetDelta { base, delta: content }),
+        (_, Source::NameDelta(base)) => Ok(PackedEntry::NameDelta { base, delta: content }),
+        (None, Source::Whole) => Err(PackError::Malformed("an object's kind")),
+    }
+}
+
+/// Returns what a delta makes of its base.
+pub(crate) fn apply_delta(base: &[u8], delta: &[u8]) -> Result<Vec<u8>, PackError> {
+    delta::apply(base, delta, HELD_BYTES)
 }
 
 /// Passes over one object, and returns its name if it got one here; small ones get theirs from

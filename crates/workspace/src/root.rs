@@ -150,6 +150,11 @@ impl Root {
         regular(fd)
     }
 
+    /// Returns where this directory is, as the system knows it.
+    pub(crate) fn path(&self) -> io::Result<std::path::PathBuf> {
+        std::fs::read_link(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
+    }
+
     /// Returns the target of the link at `path`.
     pub(crate) fn link(&self, path: &TreePath) -> io::Result<Vec<u8>> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -19,6 +19,7 @@ mod faults;
 mod fleet;
 mod full;
 mod gaps;
+mod git;
 mod helm_quick_start;
 mod hook;
 mod hook_masks;

@@ -210,9 +210,10 @@ fn writes_kept(kept: &Kept, ended: &Ended) -> (Vec<String>, Value) {
             let line = "its writes were dropped; the workspace is as it was".to_owned();
             (vec![line], json!({"writes": "rolled-back"}))
         }
-        Kept::Exported { paths, gated, conflicts, left_out, .. } => {
+        Kept::Exported { paths, gated, conflicts, left_out, git, .. } => {
             let name = |path: &TreePath| ended.name_of(path);
             let (mut lines, mut facts) = exported((paths, conflicts), gated, name);
+            lines.extend(git.lines());
             let unkept: Vec<(String, &str)> = left_out
                 .iter()
                 .map(NotExported::told)
@@ -225,6 +226,7 @@ fn writes_kept(kept: &Kept, ended: &Ended) -> (Vec<String>, Value) {
                 unkept.iter().map(|(path, why)| json!({"path": path, "reason": why})).collect();
             if let Value::Object(members) = &mut facts {
                 members.insert("leftOut".to_owned(), json!(unkept));
+                members.insert("git".to_owned(), git.facts());
             }
             (lines, facts)
         }
@@ -245,8 +247,9 @@ fn exported(
     }
     for gate in gated.iter().filter(|gate| gate.verdict != Verdict::Flag) {
         lines.push(format!(
-            "not kept, because it would run by itself later: {} (a person must make this change)",
-            name(&gate.path)
+            "not kept: {} (it {}; a person must make this change)",
+            name(&gate.path),
+            gate.class.reason()
         ));
     }
     lines.extend(conflicts.iter().map(|path| {

@@ -70,6 +70,7 @@ pub(super) fn judge(
         not_exported: Vec::new(),
         stripped: Vec::new(),
         conflicts: Vec::new(),
+        git: crate::gitstate::GitPlan::default(),
     };
     let started_at = options.started_at.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let is_newer = |ctime: (i64, u32)| {

@@ -61,7 +61,7 @@ impl Journal {
             progress(Step { phase: Phase::Reading, done: done as u64, total });
         }
         store.seal().map_err(io_at(&entry))?;
-        let record = Record { version: 1, label: "snapshot".into(), rows };
+        let record = Record::new("snapshot", rows);
         write_named(&entry.join(SNAPSHOT), &record)?;
         set_status(&entry, Status::Taken)?;
         Ok(Snapshot { entry })
@@ -119,7 +119,7 @@ impl Snapshot {
         rows.extend(added);
         rows.sort_by(|a, b| a.path.cmp(&b.path));
         let paths = rows.iter().map(|row| row.path.clone()).collect();
-        write_record(&self.entry, &Record { version: 1, label: label.to_owned(), rows })?;
+        write_record(&self.entry, &Record::new(label, rows))?;
         set_status(&self.entry, Status::Applied)?;
         for number in unneeded {
             let path = content_path(&self.entry, number);

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use super::state::Side;
-use super::store::look;
+use super::store::{content_path, look};
 use super::{
     ChangeId, Journal, JournalError, PathState, Record, Row, Status, change_at, drive, io_at,
-    obstacle, read_record, remove_durably, set_status, status_of,
+    is_git_index, obstacle, read_record, remove_durably, set_status, status_of,
 };
+use crate::gitstate::{GitLocks, LockError, names_same_bytes};
 use crate::root::Root;
 use crate::{TreePath, WalkError};
 
@@ -46,6 +47,9 @@ pub enum UndoError {
         /// All of them.
         paths: Vec<TreePath>,
     },
+    /// Another git is at work in the repository.
+    #[error("nothing was undone, because another git holds {0}")]
+    Locked(TreePath),
     /// The journal or a file failed.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -129,7 +133,10 @@ fn put_back(
     for row in &record.rows {
         let now = look(&root, &row.path).map_err(WalkError::at(Some(&row.path)));
         let now = now.map_err(JournalError::Walk)?;
-        if !now.is_like(&row.after) && !now.is_like(&row.before) {
+        let is_left = now.is_like(&row.after)
+            || now.is_like(&row.before)
+            || is_refreshed_index(&root, entry, row);
+        if !is_left {
             touched.push(row.path.clone());
         }
     }
@@ -141,9 +148,12 @@ fn put_back(
     if let Some(path) = obstacle(&root, &record.rows, Side::Before)? {
         return Err(JournalError::InTheWay(path).into());
     }
+    let locks = GitLocks::acquire(&root, entry, record.rows.iter().map(|row| &row.path))
+        .map_err(|error| locked(entry, error))?;
     set_status(entry, Status::Undoing)?;
     drive(&root, entry, &record.rows, Side::Before)?;
     set_status(entry, Status::Undone)?;
+    drop(locks);
     let mut left = Vec::new();
     for row in &record.rows {
         let now = look(&root, &row.path).map_err(WalkError::at(Some(&row.path)));
@@ -153,6 +163,27 @@ fn put_back(
     }
     let paths = record.rows.into_iter().map(|row| row.path).collect();
     Ok(Undone { label: record.label, paths, left })
+}
+
+/// Returns whether git only refreshed what it remembers since its index was written.
+fn is_refreshed_index(root: &Root, entry: &Path, row: &Row) -> bool {
+    let PathState::File { content: Some(content), .. } = row.after else { return false };
+    if !is_git_index(&row.path) {
+        return false;
+    }
+    let read = || -> std::io::Result<bool> {
+        let mut now = Vec::new();
+        std::io::Read::read_to_end(&mut root.file(&row.path)?.0, &mut now)?;
+        Ok(names_same_bytes(&now, &fs::read(content_path(entry, content))?))
+    };
+    read().unwrap_or(false)
+}
+
+fn locked(entry: &Path, error: LockError) -> UndoError {
+    match error {
+        LockError::Held(path) => UndoError::Locked(path),
+        LockError::Io(_, error) => UndoError::Journal(io_at(entry)(error)),
+    }
 }
 
 /// Puts back what a change that was refused on its way had touched, and forgets it.
@@ -229,7 +260,7 @@ mod tests {
             Row { path: last, before: PathState::Absent, after: broken },
             Row { path: left, before: new, after: PathState::Absent },
         ];
-        let refused = journal.apply(&root, "test", Prepared { store, rows });
+        let refused = journal.apply(&root, "test", Prepared { store, rows, objects: Vec::new() });
         assert!(matches!(refused, Err(JournalError::Refused { .. })), "{refused:?}");
         assert_eq!(files(&work), before);
         drop(journal);

@@ -145,7 +145,7 @@ fn prepare(
         Ok(())
     });
     stored.map_err(|error: GitError| PullError::Git(error))?;
-    Ok(Prepared { store, rows })
+    Ok(Prepared { store, rows, objects: Vec::new() })
 }
 
 /// Keeps the permissions a file had, but for what git says of executing.

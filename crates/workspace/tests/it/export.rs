@@ -42,6 +42,21 @@ impl Overlay {
         self
     }
 
+    /// As [`Overlay::run`], with the overlay over the repository itself, so that paths are the same
+    /// inside and outside.
+    pub fn run_in_place(&self, script: &str) -> &Self {
+        let mount = "mount -t overlay overlay -o \
+                     lowerdir=repo,upperdir=upper,workdir=work,userxattr repo && cd repo && eval \"$1\"";
+        let output = Command::new("unshare")
+            .args(["-m", "sh", "-e", "-c", mount, "sh", script])
+            .current_dir(self.fixture.temp.path())
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "the overlay script failed: {stderr}");
+        self
+    }
+
     fn directories(&self) -> (File, File) {
         let open = |name: &str| File::open(self.fixture.path(name)).unwrap();
         (open("repo"), open("upper"))
@@ -56,10 +71,16 @@ impl Overlay {
         self.plan_since(released, None)
     }
 
-    fn plan_since(&self, released: &[TreePath], started_at: Option<SystemTime>) -> ExportPlan {
+    pub fn plan_since(&self, released: &[TreePath], started_at: Option<SystemTime>) -> ExportPlan {
         let policy = GatePolicy::advised();
         let limits = TreeLimits::generous();
-        self.plan_with(&ExportOptions { policy: &policy, released, started_at, limits })
+        self.plan_with(&ExportOptions {
+            policy: &policy,
+            released,
+            started_at,
+            limits,
+            branch: "warrant/test",
+        })
     }
 
     fn plan_with(&self, options: &ExportOptions<'_>) -> ExportPlan {
@@ -201,7 +222,13 @@ fn the_policys_lists_decide_at_the_gate_but_never_let_git_files_out() {
     });
     let limits = TreeLimits::generous();
     let released = [path("sub/a.desktop"), path("deploy.SH")];
-    let options = |released| ExportOptions { policy: &policy, released, started_at: None, limits };
+    let options = |released| ExportOptions {
+        policy: &policy,
+        released,
+        started_at: None,
+        limits,
+        branch: "warrant/test",
+    };
     let plan = overlay.plan_with(&options(&[]));
     let verdict = |plan: &ExportPlan, name: &str| {
         let found = plan.gated.iter().find(|gated| gated.path == path(name));

@@ -15,6 +15,8 @@ mod capture;
 mod continuation;
 mod export;
 mod fixture;
+mod git_attacks;
+mod git_import;
 mod property;
 mod pull;
 mod rollback;

@@ -265,11 +265,12 @@ fn notes_of_writes(kept: &Kept, ended: &Ended) -> Vec<String> {
             "changed files are kept as a diff: warrant diff {run}, warrant pull {run}"
         )],
         Kept::RolledBack => vec!["rolled back: the workspace is as it was".to_owned()],
-        Kept::Exported { paths, gated, conflicts, left_out, .. } => {
+        Kept::Exported { paths, gated, conflicts, left_out, git, .. } => {
             let first =
                 format!("kept {} changed paths; put them back with: warrant undo", paths.len());
             let held = gated.iter().filter(|gate| gate.verdict != Verdict::Flag).map(|gate| {
-                format!("not kept, because it runs by itself later: {}", name(&gate.path))
+                let (path, why) = (name(&gate.path), gate.class.reason());
+                format!("not written back: {path} (it {why}); see warrant diff {run}")
             });
             let changed = conflicts.iter().map(|path| {
                 let path = name(path);
@@ -280,7 +281,8 @@ fn notes_of_writes(kept: &Kept, ended: &Ended) -> Vec<String> {
                 format!("not kept, because it is {why}: {}", name(path))
             });
             let first = (!paths.is_empty()).then_some(first);
-            first.into_iter().chain(held).chain(changed).chain(left_out).collect()
+            let git = git.lines().into_iter().map(|line| ui::printable(&line));
+            first.into_iter().chain(git).chain(held).chain(changed).chain(left_out).collect()
         }
     }
 }
@@ -297,7 +299,7 @@ fn kept_details(kept: &Kept, ended: &Ended) -> Value {
         Kept::Nothing => json!({"writes": "none", "gated": judged()}),
         Kept::AsDiff(diff) => json!({"writes": "diff", "diffHash": diff, "gated": judged()}),
         Kept::RolledBack => json!({"writes": "rolled-back", "gated": judged()}),
-        Kept::Exported { paths, gated, conflicts, left_out, .. } => {
+        Kept::Exported { paths, gated, conflicts, left_out, git, .. } => {
             let names = |paths: &[TreePath]| -> Vec<String> {
                 paths.iter().map(|path| ended.name_of(path)).collect()
             };
@@ -305,7 +307,8 @@ fn kept_details(kept: &Kept, ended: &Ended) -> Value {
                 .iter()
                 .map(|gate| {
                     let verdict = format!("{:?}", gate.verdict).to_lowercase();
-                    json!({"path": ended.name_of(&gate.path), "verdict": verdict})
+                    let class = gate.class.as_str();
+                    json!({"path": ended.name_of(&gate.path), "verdict": verdict, "class": class})
                 })
                 .collect();
             let left_out: Vec<Value> = left_out
@@ -317,7 +320,7 @@ fn kept_details(kept: &Kept, ended: &Ended) -> Value {
                 .collect();
             json!({
                 "writes": "kept", "paths": names(paths), "gated": gated,
-                "conflicts": names(conflicts), "leftOut": left_out,
+                "conflicts": names(conflicts), "leftOut": left_out, "git": git.facts(),
             })
         }
     }

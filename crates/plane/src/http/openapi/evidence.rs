@@ -35,6 +35,7 @@ const EVENTS: &[(&str, &[(&str, Member)])] = &[
     ("operation.performed", &[("operation", Member::Text), ("requestHash", Member::Digest)]),
     ("capture.recorded", &[("extent", Member::Text), ("files", Member::Number)]),
     ("export.judged", &[("path", Member::Text), ("verdict", Member::Text)]),
+    ("git.ref.updated", &[("ref", Member::Text)]),
     (
         "network.folded",
         &[("destinations", Member::Number), ("attempts", Member::Number), ("hash", Member::Digest)],
