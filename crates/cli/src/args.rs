@@ -11,6 +11,7 @@ mod doors;
 mod exec;
 mod fleet;
 mod keeping;
+mod provider;
 mod reading;
 mod serving;
 mod setup;
@@ -21,6 +22,7 @@ pub(crate) use doors::Doors;
 pub(crate) use exec::{Exec, Sandbox};
 pub(crate) use fleet::{Cancel, Login, PlaneArguments, Run, Runner, RunnerStart, Watch};
 pub(crate) use keeping::{Backup, Fsck, PassphraseSource, Restore};
+pub(crate) use provider::Provider;
 pub(crate) use reading::{Bundle, Export, Log, Pull, Runs, Undo, Verify};
 pub(crate) use serving::{Dev, Plane, PlaneStart};
 pub(crate) use setup::{Approve, Deny, Init, Keys, Policy, Secret};
@@ -171,6 +173,9 @@ pub(crate) enum Command {
     /// Look at, change and test the policy
     #[command(subcommand)]
     Policy(Policy),
+    /// Look at remote providers, accept what they cannot prove, pin their versions, try them
+    #[command(subcommand)]
+    Provider(Provider),
     /// Be plane, runner and page in one process, for a laptop
     Dev(Dev),
     /// Serve this home's plane to clients and runners

@@ -24,6 +24,7 @@ mod keys;
 mod mcp;
 pub(crate) mod plane;
 mod policy;
+mod provider;
 mod providers;
 mod pulling;
 mod reading;
@@ -110,6 +111,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<Exit> {
         Command::Secret(command) => secret::run(&desk()?, command),
         Command::Doors(command) => doors::run(&desk()?, command),
         Command::Policy(command) => policy::run(&desk()?, command),
+        Command::Provider(command) => provider::run(home, command),
         Command::Dev(arguments) => dev::run(home, &arguments),
         Command::Plane(command) => plane::run(home, &command),
         Command::Runner(command) => runner::run(&cli.plane, command),

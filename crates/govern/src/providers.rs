@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thiserror::Error;
+use warrant_plane::policy_holder::PolicyHolder;
 use warrant_plane::{Home, HomeEnvironment, random};
-use warrant_protocol::Isolation;
+use warrant_protocol::{Evidence, Isolation, VersionRange};
 use warrant_sandbox::Remote;
 use warrant_sandbox::remote::{NotConfigured, ProviderConfig, Surroundings};
 
@@ -83,10 +84,55 @@ fn surroundings(root: &Path, home: &str, scratch: &Path) -> Result<Surroundings,
     Ok(Surroundings {
         environment: variables(),
         config: config(&root.join("providers.json"))?,
+        pinned: pinned(root),
         home: home.to_owned(),
         scratch: scratch.to_owned(),
         random: random::bytes,
     })
+}
+
+/// Returns the versions that the policy in force pins. Without a policy nothing runs, whatever is
+/// pinned.
+fn pinned(root: &Path) -> BTreeMap<Isolation, Vec<VersionRange>> {
+    let Some(policy) = PolicyHolder::of(root).look().policy else { return BTreeMap::new() };
+    let versions = |isolation: &Isolation| {
+        let pinned = policy.controls().provider(*isolation)?.versions.iter();
+        Some((*isolation, pinned.map(|pinned| pinned.version.clone()).collect()))
+    };
+    REMOTE.iter().filter_map(versions).collect()
+}
+
+/// A component that a provider cannot prove, whatever it is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unprovable {
+    /// Which one.
+    pub component: &'static str,
+    /// What is missing, as a sentence about the provider.
+    pub sentence: &'static str,
+    /// What counts for it instead.
+    pub evidence: Evidence,
+}
+
+/// Returns what a provider cannot prove of the components that every run demands.
+#[must_use]
+pub fn unprovable(isolation: Isolation) -> Vec<Unprovable> {
+    let requested =
+        |component, sentence| Unprovable { component, sentence, evidence: Evidence::Requested };
+    let (name, mounts) = match isolation {
+        Isolation::E2b => {
+            ("E2B does not tell which image runs: it reports the template alone", None)
+        }
+        Isolation::Daytona => {
+            ("Daytona does not tell which image runs: it reports the snapshot's name alone", None)
+        }
+        Isolation::Opensandbox => (
+            "OpenSandbox does not tell which image runs: it reports a tag alone",
+            Some("OpenSandbox does not tell which volumes are mounted"),
+        ),
+        _ => return Vec::new(),
+    };
+    let image = requested("image_digest", name);
+    [Some(image), mounts.map(|mounts| requested("mounts", mounts))].into_iter().flatten().collect()
 }
 
 /// Reads what the operator says about providers; a member nobody knows is an error.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use thiserror::Error;
 use warrant_protocol::request::{Disclosure, EgressRule, WorkspaceMode};
 use warrant_protocol::wire::DisconnectRule;
-use warrant_protocol::{Evidence, Isolation, LimitKind, Limits};
+use warrant_protocol::{Evidence, Isolation, LimitKind, Limits, Timestamp, VersionRange};
 
 use crate::paths;
 
@@ -37,6 +37,8 @@ pub struct Controls {
     pub images: Option<ImageControls>,
     /// The weakest evidence a request may accept, by component. Absent: none weaker.
     pub evidence: Option<BTreeMap<String, Evidence>>,
+    /// What people accepted of remote providers, by provider. Absent: nothing.
+    pub providers: Option<BTreeMap<Isolation, ProviderControls>>,
     /// What may be told outside. Absent: as requested, recorded only.
     pub disclosure: Option<DisclosureControls>,
     /// What happens to names that are executed later by themselves. Absent: all are held.
@@ -90,6 +92,42 @@ fn duration(text: &str) -> Option<Duration> {
     let is_plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     let total = number.parse::<u64>().ok().filter(|_| is_plain)?.checked_mul(seconds)?;
     (1..=LONGEST_DISCONNECT_S).contains(&total).then(|| Duration::from_secs(total))
+}
+
+/// What people accepted of one remote provider, each with who and when.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ProviderControls {
+    /// Components that it cannot prove, with the weakest evidence that counts for them.
+    #[serde(default)]
+    pub accepted: BTreeMap<String, AcceptedComponent>,
+    /// The versions that count. None: those that ship with the program.
+    #[serde(default)]
+    pub versions: Vec<PinnedVersion>,
+}
+
+/// A component of a provider that a person accepts with weaker evidence.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AcceptedComponent {
+    /// The weakest evidence that counts.
+    pub evidence: Evidence,
+    /// Who accepted it.
+    pub by: String,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// Versions of a provider that a person confirmed.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PinnedVersion {
+    /// Which ones.
+    pub version: VersionRange,
+    /// Who confirmed them.
+    pub by: String,
+    /// When.
+    pub at: Timestamp,
 }
 
 /// Tiers and what they must hold.
@@ -208,6 +246,14 @@ pub enum InvalidControls {
     /// A root that is not an absolute path in its plain spelling.
     #[error("controls.files: root `{0}` must be an absolute path without `.`, `..` or `//`")]
     Root(String),
+    /// Something accepted of a tier that is no provider, or by nobody.
+    #[error("controls.providers.{isolation}: {message}")]
+    Provider {
+        /// Of which tier.
+        isolation: Isolation,
+        /// What is wrong with it.
+        message: String,
+    },
     /// A level that no approval can have.
     #[error("controls.files.gaps: levels are 1, 2 and 3, not {0}")]
     GapLevel(u8),
@@ -236,6 +282,7 @@ impl Controls {
             environment: None,
             images: None,
             evidence: None,
+            providers: None,
             disclosure: None,
             gate: None,
             approvals: None,
@@ -275,6 +322,11 @@ impl Controls {
                 return Err(InvalidControls::Root(root.clone()));
             }
         }
+        self.providers.iter().flatten().try_for_each(|(isolation, controls)| {
+            controls.fault(*isolation).map_or(Ok(()), |message| {
+                Err(InvalidControls::Provider { isolation: *isolation, message })
+            })
+        })?;
         if let Some(limits) = &self.limits {
             for kind in LimitKind::ALL {
                 let is_beyond = match (limits.default.of(kind), limits.ceiling.of(kind)) {
@@ -292,10 +344,48 @@ impl Controls {
         })
     }
 
+    /// Returns the weakest evidence that counts by component in a tier, with what people accepted
+    /// of a provider.
+    #[must_use]
+    pub fn evidence_of(&self, isolation: Isolation) -> BTreeMap<String, Evidence> {
+        let tiers = self.isolation.as_ref().map(|isolation| &isolation.tiers);
+        let tier = tiers.and_then(|tiers| tiers.get(&isolation));
+        let mut evidence = tier.cloned().unwrap_or_default();
+        let accepted = self.provider(isolation).map(|provider| &provider.accepted);
+        for (component, accepted) in accepted.into_iter().flatten() {
+            let weakest = evidence.entry(component.clone()).or_insert(accepted.evidence);
+            *weakest = accepted.evidence.min(*weakest);
+        }
+        evidence
+    }
+
+    /// Returns what people accepted of a provider.
+    #[must_use]
+    pub fn provider(&self, isolation: Isolation) -> Option<&ProviderControls> {
+        self.providers.as_ref()?.get(&isolation)
+    }
+
     /// Returns the rule about approvals of a level.
     #[must_use]
     pub fn approval(&self, level: u8) -> Option<&ApprovalRule> {
         self.approvals.iter().flatten().find(|rule| rule.level == level)
+    }
+}
+
+impl ProviderControls {
+    fn fault(&self, isolation: Isolation) -> Option<String> {
+        if !isolation.is_remote() {
+            return Some("it is no remote provider".to_owned());
+        }
+        if self.accepted.keys().any(|component| component.trim().is_empty()) {
+            return Some("a component without a name is accepted".to_owned());
+        }
+        let mut accepted = self.accepted.iter();
+        if let Some((component, _)) = accepted.find(|(_, each)| each.by.trim().is_empty()) {
+            return Some(format!("accepted.{component}: `by` says nobody"));
+        }
+        let pinned = self.versions.iter().find(|each| each.by.trim().is_empty());
+        pinned.map(|each| format!("version {}: `by` says nobody", each.version))
     }
 }
 

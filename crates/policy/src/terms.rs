@@ -30,6 +30,10 @@ impl Terms {
         let policy_masks = controls.files.iter().flat_map(|files| &files.masks);
         let posture = posture(controls, facts);
         let mut evidence = posture.clone();
+        for (component, accepted) in accepted_of_provider(controls, facts) {
+            let weakest = evidence.entry(component.clone()).or_insert(accepted);
+            *weakest = accepted.min(*weakest);
+        }
         evidence.extend(facts.accepted_evidence.clone());
         Self {
             limits: limits(body, controls, facts),
@@ -45,6 +49,11 @@ fn posture(controls: &Controls, facts: &Facts) -> BTreeMap<String, Evidence> {
     let tiers = controls.isolation.as_ref().map(|isolation| &isolation.tiers);
     let mut posture =
         tiers.and_then(|tiers| tiers.get(&facts.isolation)).cloned().unwrap_or_default();
+    for (component, accepted) in accepted_of_provider(controls, facts) {
+        if let Some(evidence) = posture.get_mut(component) {
+            *evidence = accepted.min(*evidence);
+        }
+    }
     for component in &facts.required_posture {
         posture.entry(component.clone()).or_insert(Evidence::Measured);
     }
@@ -55,6 +64,18 @@ fn posture(controls: &Controls, facts: &Facts) -> BTreeMap<String, Evidence> {
         }
     }
     posture
+}
+
+/// Returns what people accepted of the provider that a request names, but for components that the
+/// request demands by itself.
+fn accepted_of_provider<'a>(
+    controls: &'a Controls,
+    facts: &'a Facts,
+) -> impl Iterator<Item = (&'a String, Evidence)> {
+    let accepted = controls.provider(facts.isolation).map(|provider| &provider.accepted);
+    let accepted = accepted.into_iter().flatten();
+    let is_open = |(component, _): &(&String, _)| !facts.required_posture.contains(*component);
+    accepted.filter(is_open).map(|(component, accepted)| (component, accepted.evidence))
 }
 
 fn limits(body: &PolicyBody, controls: &Controls, facts: &Facts) -> Limits {

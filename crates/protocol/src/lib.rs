@@ -49,6 +49,7 @@ mod text;
 pub mod time;
 pub mod validate;
 pub mod verify;
+pub mod version_range;
 pub mod wire;
 
 pub use bundle::Bundle;
@@ -79,3 +80,4 @@ pub use signed::{Signed, Signer};
 pub use state::{RunState, Transition, WireStatus};
 pub use time::Timestamp;
 pub use verify::{Problem, VerifiedBundle, verify};
+pub use version_range::{InvalidVersionRange, VersionRange};

@@ -13,6 +13,7 @@ use warrant_sandbox::Backend;
 
 use crate::halt::Halt;
 use crate::journal::Journal;
+use crate::provider_remedy;
 
 /// The versions of one provider that are known to be good.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +94,7 @@ pub(crate) fn check_posture(
         return Ok(posture);
     }
     let mut message = format!("the {} boundary lacks {}", posture.isolation, lacking.join(", "));
+    message.push_str(&provider_remedy::explained(&posture, &lacking));
     let sampled: Vec<&str> =
         lacking.iter().map(String::as_str).filter(|name| posture.observes(name)).collect();
     if !sampled.is_empty() {
@@ -138,6 +140,21 @@ impl Demands {
         components.extend(sampled.iter().cloned());
         let evidence = contract.required_evidence.clone().unwrap_or_default();
         Self { isolation, components, sampled, evidence, limits: limits.clone() }
+    }
+
+    /// Returns demands without limits: these components, with the weakest evidence that counts.
+    pub(crate) fn plain(
+        isolation: Isolation,
+        components: BTreeSet<String>,
+        evidence: BTreeMap<String, Evidence>,
+    ) -> Self {
+        Self {
+            isolation,
+            components: components.into_iter().collect(),
+            sampled: BTreeSet::new(),
+            evidence,
+            limits: Limits::danger_unlimited(),
+        }
     }
 
     /// Returns the demanded components that do not hold, or of which only our wish is known.
@@ -206,7 +223,7 @@ impl Demands {
 }
 
 /// What a tier must always hold; a tier that holds less is not that tier.
-const fn baseline(isolation: Isolation) -> &'static [&'static str] {
+pub(crate) const fn baseline(isolation: Isolation) -> &'static [&'static str] {
     match isolation {
         Isolation::Namespace => &[
             "files.read",

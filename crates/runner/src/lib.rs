@@ -25,6 +25,7 @@ pub mod lease_timer;
 mod own;
 mod pack;
 pub mod preview;
+mod provider_remedy;
 pub mod redact;
 pub mod remote;
 pub mod run;
@@ -36,6 +37,7 @@ mod spread;
 pub use capture::JudgedPath;
 pub use guard::VersionPins;
 pub use preview::preview;
+pub use provider_remedy::{ProviderRemedy, UnprovenComponent, unproven_for_tier};
 pub use redact::{RedactStream, Redactor, RedactorError};
 pub use run::{
     Ended, Observer, RunError, RunnerIdentity, Surroundings, governed_run, visiting_run,

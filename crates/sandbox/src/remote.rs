@@ -32,7 +32,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use warrant_protocol::{Isolation, Outcome, Posture, error_chain};
 
-pub use settings::{NotConfigured, ProviderConfig, Surroundings};
+pub use settings::{NotConfigured, ProviderConfig, Surroundings, shipped_versions};
 pub use wire::Tamper;
 
 use crate::{
@@ -99,6 +99,18 @@ impl Remote {
             tamper: None,
             ledger: Ledger::default(),
         })
+    }
+
+    /// Returns where the provider's API is.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        self.adapter.endpoint()
+    }
+
+    /// Returns whether the provider's protocol carries lines of text instead of bytes.
+    #[must_use]
+    pub fn carries_lines(&self) -> bool {
+        self.adapter.manner().fidelity == Fidelity::Lines
     }
 
     /// Returns the same backend with something going wrong on its wire, for checks.
@@ -181,16 +193,16 @@ impl Remote {
     }
 
     fn posture_of(&self, spec: &Spec, observed: &Observed, look: Option<&Look>) -> Posture {
-        let is_known_version = match &observed.version {
-            Told::Is(version) => self.account.knows(version),
-            Told::Nothing => false,
+        let version_refusal = match &observed.version {
+            Told::Is(version) => self.account.refuses(version),
+            Told::Nothing => None,
         };
         posture::posture(&Findings {
             isolation: self.adapter.isolation(),
             spec,
             observed,
             look,
-            is_known_version,
+            version_refusal,
         })
     }
 

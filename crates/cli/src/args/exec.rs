@@ -74,7 +74,7 @@ A program that a signal N ends has the code 128+N; the line says then that it wa
 Examples:
   warrant sandbox exec -- npm test
   warrant sandbox exec --allow-host registry.npmjs.org -- npm ci
-  warrant sandbox exec --provider e2b --accept-evidence requested:image_digest -- npm test
+  warrant sandbox exec --provider e2b -- npm test
   warrant sandbox exec --dry-run -- sh -c 'rm -rf ~/x'";
 
 #[derive(Debug, Args)]

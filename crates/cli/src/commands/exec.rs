@@ -9,8 +9,8 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use warrant_govern::keep::{self, Kept};
 use warrant_govern::{Ask, Desk, DeskError, Hands, Permit, backends, variables};
-use warrant_protocol::RunId;
 use warrant_protocol::port::PlaneError;
+use warrant_protocol::{Isolation, RunId};
 use warrant_runner::run::{Ended, Observer};
 use warrant_sandbox::{Backend, Stdin, Stream};
 use warrant_workspace::{ChangeId, Step};
@@ -27,6 +27,8 @@ mod terminal;
 
 use report::Report;
 use request::Wish;
+
+use super::provider::first_use;
 
 /// What an exec leaves behind for whoever looks back at it.
 #[derive(Default)]
@@ -81,6 +83,23 @@ fn try_run(
     let passing = if arguments.dry_run { passing_home(home)? } else { None };
     let home = passing.as_ref().map_or(home, |directory| Some(directory.path()));
     let remote = super::providers::remote_named(arguments.provider.as_deref(), home)?;
+    let exit = try_once(home, (arguments, remote), trace)?;
+    if let (Some(isolation), (Exit::PostureTooWeak, Some(held))) = (remote, &exit)
+        && let Some(run) = &trace.run
+        && first_use::is_accepted(&held.desk, (run, isolation), arguments)?
+    {
+        // The policy is another one now, in the name of the person who said so.
+        *trace = Trace::default();
+        return try_once(home, (arguments, remote), trace);
+    }
+    Ok(exit)
+}
+
+fn try_once(
+    home: Option<&Path>,
+    (arguments, remote): (&Exec, Option<Isolation>),
+    trace: &mut Trace,
+) -> anyhow::Result<(Exit, Option<Held>)> {
     let (desk, backends) = match remote {
         Some(isolation) => {
             let desk = Desk::open(home)?;

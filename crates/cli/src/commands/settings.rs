@@ -1,7 +1,7 @@
 //! Settings files of other people's programs: the change is planned, shown, agreed to, and made in
 //! one step. A file that we cannot read as what it should be is left alone.
 
-mod json;
+pub(super) mod json;
 
 use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};

@@ -2,6 +2,7 @@
 //! with open doors as one process, `warrant sandbox exec --provider …` as another, and between
 //! them a proxy that misbehaves in one way at a time.
 
+mod accept;
 mod backend;
 mod conform;
 mod degraded;

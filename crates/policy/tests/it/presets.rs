@@ -1,8 +1,8 @@
 //! The shipped policies load, which means that their own examples pass.
 
-use serde_json::json;
-use warrant_policy::{Decision, Preset, decide, examples};
-use warrant_protocol::Evidence;
+use serde_json::{Value, json};
+use warrant_policy::{Decision, PolicySnapshot, PolicyText, Preset, decide, examples};
+use warrant_protocol::{Evidence, Isolation};
 
 use crate::facts;
 
@@ -48,4 +48,63 @@ fn no_preset_allows_what_a_stricter_reading_of_it_forbids() {
             assert!(matches!(decision, Decision::Deny { .. }), "{} {patch}", preset.as_str());
         }
     }
+}
+
+const ACCEPTED: &str =
+    r#"{"evidence": "requested", "by": "human:ann", "at": "2026-11-17T23:00:00.000Z"}"#;
+
+fn with_providers(providers: &str) -> Result<PolicySnapshot, String> {
+    let text = Preset::Default.text();
+    let mut document: Value = serde_json::from_str(text.document).unwrap();
+    document["controls"]["providers"] = serde_json::from_str(providers).unwrap();
+    let document = document.to_string();
+    PolicySnapshot::load(PolicyText { document: &document, ..text }).map_err(|e| format!("{e:?}"))
+}
+
+#[test]
+fn an_accepted_component_lowers_policys_demand_and_not_a_requests() {
+    let providers = format!(
+        r#"{{"e2b": {{"accepted": {{"image_digest": {ACCEPTED}, "network": {ACCEPTED}}}}}}}"#
+    );
+    let policy = with_providers(&providers).unwrap();
+    let evidence = |patch: Value| {
+        let Decision::Allow { terms, .. } = decide(&policy, &facts(patch)) else {
+            panic!("denied")
+        };
+        terms.evidence
+    };
+    let e2b = evidence(json!({"isolation": "e2b"}));
+    assert_eq!(e2b.get("image_digest"), Some(&Evidence::Requested));
+    assert_eq!(e2b.get("network"), Some(&Evidence::Requested));
+    assert_eq!(policy.controls().evidence_of(Isolation::E2b), e2b);
+    // Other providers are other providers.
+    let daytona = evidence(json!({"isolation": "daytona"}));
+    assert_eq!(daytona.get("image_digest"), None);
+    // What a request demands itself is what it gets.
+    let patch = json!({"isolation": "e2b", "requiredPosture": ["image_digest"]});
+    assert_eq!(evidence(patch).get("image_digest"), Some(&Evidence::Measured));
+}
+
+#[test]
+fn what_people_accept_of_a_provider_is_checked() {
+    let accepted = |name: &str, one: &str| {
+        with_providers(&format!(r#"{{"{name}": {{"accepted": {{"image_digest": {one}}}}}}}"#))
+    };
+    assert!(accepted("e2b", ACCEPTED).is_ok());
+    let nobody = ACCEPTED.replace("human:ann", " ");
+    let undated = ACCEPTED.replace("2026-11-17T23:00:00.000Z", "yesterday");
+    let unknown = ACCEPTED.replace("by", "from");
+    for (name, one) in
+        [("namespace", ACCEPTED), ("e2b", &nobody), ("e2b", &undated), ("e2b", &unknown)]
+    {
+        assert!(accepted(name, one).is_err(), "{name} {one}");
+    }
+    let pin = |version: &str| {
+        let author = r#""by": "human:ann", "at": "2026-11-17T23:00:00.000Z""#;
+        with_providers(&format!(
+            r#"{{"e2b": {{"versions": [{{"version": "{version}", {author}}}]}}}}"#
+        ))
+    };
+    assert!(pin(">=0.6.13 <0.7").is_ok());
+    assert!(pin("0.*.1").is_err());
 }

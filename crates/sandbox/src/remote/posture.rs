@@ -13,15 +13,15 @@ use super::inside::Look;
 use crate::{Network, REMOTE_COMPONENTS, components};
 
 /// Everything a posture is made of.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Findings<'a> {
     pub(crate) isolation: Isolation,
     pub(crate) spec: &'a Spec,
     pub(crate) observed: &'a Observed,
     /// The look around inside, if there was one.
     pub(crate) look: Option<&'a Look>,
-    /// Whether the version is one of those known to be good.
-    pub(crate) is_known_version: bool,
+    /// Why the version does not count, if it does not.
+    pub(crate) version_refusal: Option<String>,
 }
 
 type Fact = (Enforcement, Evidence, String, Option<String>);
@@ -75,13 +75,12 @@ fn version(findings: &Findings<'_>) -> Fact {
     let source = findings.observed.version_source.clone();
     match &findings.observed.version {
         Told::Nothing => (Enforcement::Unknown, Evidence::Unavailable, source, None),
-        Told::Is(version) if findings.is_known_version => {
-            (Enforcement::Enforced, Evidence::Reported, source, Some(version.clone()))
-        }
-        Told::Is(version) => {
-            let detail = format!("{version} is not among the versions known to be good");
-            (Enforcement::Absent, Evidence::Reported, source, Some(detail))
-        }
+        Told::Is(version) => match &findings.version_refusal {
+            None => (Enforcement::Enforced, Evidence::Reported, source, Some(version.clone())),
+            Some(refusal) => {
+                (Enforcement::Absent, Evidence::Reported, source, Some(refusal.clone()))
+            }
+        },
     }
 }
 
@@ -103,7 +102,11 @@ fn image(findings: &Findings<'_>) -> Fact {
             (Enforcement::Enforced, Evidence::Requested, "our own request".to_owned(), detail)
         }
         (Told::Nothing, None) => {
-            let detail = Some(format!("{asked} is a name; its digest is unknown"));
+            let told = match &observed.image {
+                Told::Is(image) => format!(", the provider reports `{image}`"),
+                Told::Nothing => String::new(),
+            };
+            let detail = Some(format!("`{asked}` is a name whose digest is unknown{told}"));
             (Enforcement::Enforced, Evidence::Requested, "our own request".to_owned(), detail)
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use thiserror::Error;
-use warrant_protocol::Isolation;
+use warrant_protocol::{Isolation, VersionRange};
 
 /// What the operator says about one provider, in the home's `providers.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -25,9 +25,9 @@ pub struct ProviderConfig {
     /// The image or template when a run names none.
     #[serde(default)]
     pub image: Option<String>,
-    /// Versions that are known to be good, besides those shipped with the program.
+    /// Versions that count besides the others: single ones, beginnings or ranges.
     #[serde(default)]
-    pub versions: Vec<String>,
+    pub versions: Vec<VersionRange>,
     /// A destination `host:port` that must not be reachable from inside and that would answer.
     #[serde(default)]
     pub canary: Option<String>,
@@ -40,6 +40,9 @@ pub struct Surroundings {
     pub environment: BTreeMap<String, String>,
     /// The operator's configuration, by provider.
     pub config: BTreeMap<String, ProviderConfig>,
+    /// The versions that people pinned, by provider; without any those count that ship with the
+    /// program.
+    pub pinned: BTreeMap<Isolation, Vec<VersionRange>>,
     /// The name of the home, by which its orphans are found again.
     pub home: String,
     /// A directory of ours for records of sessions and for what comes back.
@@ -96,6 +99,7 @@ pub(crate) struct Account {
     pub(crate) sandboxes: Option<String>,
     pub(crate) key: String,
     pub(crate) config: ProviderConfig,
+    pub(crate) pinned: Vec<VersionRange>,
     pub(crate) environment: BTreeMap<String, String>,
     /// How long one whole answer may take.
     pub(crate) patience: Duration,
@@ -181,7 +185,8 @@ impl Account {
         let lease = seconds("WARRANT_PROVIDER_LEASE_S");
         let lease = lease.map_or(LEASE, |s| Duration::from_secs(s.clamp(LEASES.0, LEASES.1)));
         let environment = around.environment.clone();
-        Ok(Self { isolation, api, sandboxes, key, config, environment, patience, lease })
+        let pinned = around.pinned.get(&isolation).cloned().unwrap_or_default();
+        Ok(Self { isolation, api, sandboxes, key, config, pinned, environment, patience, lease })
     }
 
     /// Returns a variable of the environment.
@@ -197,13 +202,31 @@ const KNOWN_GOOD: [(Isolation, &[&str]); 3] = [
     (Isolation::Daytona, &["0.190.0", "0.214.3"]),
 ];
 
+/// Returns the versions of a provider that count where nobody pinned any.
+#[must_use]
+pub fn shipped_versions(isolation: Isolation) -> &'static [&'static str] {
+    let known = KNOWN_GOOD.iter().find(|(known, _)| *known == isolation);
+    known.map_or(&[], |(_, versions)| versions)
+}
+
 impl Account {
-    /// Returns whether a version is known to be good; a leading `v` does not count.
-    pub(crate) fn knows(&self, version: &str) -> bool {
+    /// Returns why a version does not count, if it does not; a leading `v` does not matter.
+    pub(crate) fn refuses(&self, version: &str) -> Option<String> {
         let plain = |text: &str| text.strip_prefix('v').unwrap_or(text).to_owned();
-        let shipped = KNOWN_GOOD.iter().filter(|(isolation, _)| *isolation == self.isolation);
-        let shipped = shipped.flat_map(|(_, versions)| versions.iter().copied());
-        let added = self.config.versions.iter().map(String::as_str);
-        shipped.chain(added).any(|known| plain(known) == plain(version))
+        let shipped = shipped_versions(self.isolation);
+        let is_shipped = || shipped.iter().any(|known| *known == plain(version));
+        let is_added = self.config.versions.iter().any(|range| range.matches(version));
+        let is_pinned = match self.pinned.is_empty() {
+            true => is_shipped(),
+            false => self.pinned.iter().any(|range| range.matches(version)),
+        };
+        if is_added || is_pinned {
+            return None;
+        }
+        let pinned: Vec<&str> = self.pinned.iter().map(VersionRange::as_str).collect();
+        Some(match pinned.is_empty() {
+            true => format!("version {version} is not one that was tried ({})", shipped.join(", ")),
+            false => format!("version {version} is not pinned ({})", pinned.join(", ")),
+        })
     }
 }

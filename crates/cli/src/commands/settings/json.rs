@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
 /// Returns `text`, which is a JSON object, with the member at `path` set to `value`.
-pub(super) fn with_member(text: &str, path: &[&str], value: &Value) -> anyhow::Result<String> {
+pub(crate) fn with_member(text: &str, path: &[&str], value: &Value) -> anyhow::Result<String> {
     let start = text.find('{').context("it is no JSON object")?;
     let unit = indent(text, start);
     set(text, &Place { start, depth: 1, unit: &unit }, (path, value))

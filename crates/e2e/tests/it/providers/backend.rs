@@ -45,6 +45,7 @@ impl Desk {
         let around = Surroundings {
             environment: variables(provider, address, token).into_iter().collect(),
             config: BTreeMap::new(),
+            pinned: BTreeMap::new(),
             home: "home-of-the-test".into(),
             scratch: self.folder.path().join("scratch"),
             random,

@@ -147,6 +147,7 @@ fn subject(
     let around = Surroundings {
         environment: variables(provider, address, token).into_iter().collect(),
         config: BTreeMap::new(),
+        pinned: BTreeMap::new(),
         home: "home-of-the-test".into(),
         scratch: scratch.join("sessions"),
         random,

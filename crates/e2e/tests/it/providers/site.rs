@@ -69,6 +69,19 @@ impl Site {
         command
     }
 
+    /// Returns the program on a terminal of its own, with these arguments as a shell reads them.
+    pub(crate) fn on_terminal(&self, arguments: &str) -> Command {
+        let line = format!("{} {arguments}", binary().display());
+        let mut command = Command::new("script");
+        command
+            .args(["-qefc", &line, "/dev/null"])
+            .env("WARRANT_HOME", self.home())
+            .env("WARRANT_PROVIDER_TIMEOUT_S", "20")
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .current_dir(self.work());
+        command
+    }
+
     /// Returns the provider.
     pub(crate) const fn provider(&self) -> Isolation {
         self.provider

@@ -118,6 +118,7 @@ fn around(scratch: &Path, variables: &[(&str, &str)]) -> Surroundings {
     Surroundings {
         environment: variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
         config: BTreeMap::new(),
+        pinned: BTreeMap::new(),
         home: "home-of-the-test".into(),
         scratch: scratch.to_owned(),
         random: || Ok([7; 16]),
