@@ -289,6 +289,11 @@ impl<'a> Lab<'a> {
             && !self.subject.capabilities.is_remote
     }
 
+    /// Returns what arrives of text that a program prints.
+    pub(crate) fn arriving(&self, printed: &[u8]) -> Vec<u8> {
+        self.subject.capabilities.output.of_text(printed)
+    }
+
     /// Returns whether the subject starts programs.
     pub(crate) fn starts_programs(&self) -> bool {
         self.subject.capabilities.starts_programs

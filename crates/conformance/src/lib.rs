@@ -26,7 +26,7 @@ pub use checks::Check;
 pub use evidence::EvidenceKeys;
 pub use lab::{Finding, Lab};
 pub use report::{CheckReport, Report, ReportBody, SignedReport};
-pub use subject::{Capabilities, Fault, Subject, WorkspaceKind};
+pub use subject::{Capabilities, Fault, OutputFidelity, Subject, WorkspaceKind};
 pub use tier::{Level, Tier, UnknownTier};
 
 use std::time::Instant;

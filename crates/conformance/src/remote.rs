@@ -8,7 +8,7 @@ use warrant_sandbox::remote::{NotConfigured, Surroundings, Tamper};
 use warrant_sandbox::{Backend, Remote};
 
 use crate::local::Setting;
-use crate::subject::{Capabilities, Fault, Subject};
+use crate::subject::{Capabilities, Fault, OutputFidelity, Subject};
 
 impl Setting {
     /// Returns the subject of a remote provider.
@@ -20,7 +20,10 @@ impl Setting {
         isolation: Isolation,
         around: Surroundings,
     ) -> Result<Subject, NotConfigured> {
-        Remote::open(isolation, around.clone())?;
+        let output = match Remote::open(isolation, around.clone())?.carries_lines() {
+            true => OutputFidelity::Lines,
+            false => OutputFidelity::Bytes,
+        };
         let faulty = around.clone();
         let open = move || -> io::Result<Arc<dyn Backend>> {
             let remote = Remote::open(isolation, around.clone()).map_err(io::Error::other)?;
@@ -34,7 +37,7 @@ impl Setting {
             provider: isolation.as_str().to_owned(),
             open: Box::new(open),
             inject: Some(Box::new(inject)),
-            capabilities: Capabilities::REMOTE,
+            capabilities: Capabilities { output, ..Capabilities::REMOTE },
             scratch: self.scratch.clone(),
             clock: self.clock,
             keys: self.keys.clone(),

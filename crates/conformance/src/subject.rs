@@ -54,6 +54,30 @@ pub struct Capabilities {
     pub workspace: WorkspaceKind,
     /// Whether somebody else's machine answers: then faults of the wire must be injected.
     pub is_remote: bool,
+    /// What of a program's output arrives.
+    pub output: OutputFidelity,
+}
+
+/// What of a program's output arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputFidelity {
+    /// Every byte.
+    Bytes,
+    /// Lines of text, by the provider's protocol: each arrives with an end, also a last one that
+    /// had none, and bytes that are no text are replaced.
+    Lines,
+}
+
+impl OutputFidelity {
+    /// Returns what arrives of text that a program printed.
+    #[must_use]
+    pub fn of_text(self, printed: &[u8]) -> Vec<u8> {
+        let mut arriving = printed.to_vec();
+        if self == Self::Lines && !printed.is_empty() && !printed.ends_with(b"\n") {
+            arriving.push(b'\n');
+        }
+        arriving
+    }
 }
 
 /// Where the workspace of a run is.
@@ -67,20 +91,21 @@ pub enum WorkspaceKind {
 
 impl Capabilities {
     /// A local backend that starts programs in the host's directory.
-    pub const PROGRAMS: Self =
-        Self { starts_programs: true, workspace: WorkspaceKind::Host, is_remote: false };
+    pub const PROGRAMS: Self = Self {
+        starts_programs: true,
+        workspace: WorkspaceKind::Host,
+        is_remote: false,
+        output: OutputFidelity::Bytes,
+    };
 
     /// A local backend that interprets scripts over the host's directory.
-    pub const INTERPRETER: Self =
-        Self { starts_programs: false, workspace: WorkspaceKind::Host, is_remote: false };
+    pub const INTERPRETER: Self = Self { starts_programs: false, ..Self::PROGRAMS };
 
     /// A local backend that interprets scripts over files in memory.
-    pub const MEMORY: Self =
-        Self { starts_programs: false, workspace: WorkspaceKind::Memory, is_remote: false };
+    pub const MEMORY: Self = Self { workspace: WorkspaceKind::Memory, ..Self::INTERPRETER };
 
     /// Somebody else's machine, to which the workspace is copied and back.
-    pub const REMOTE: Self =
-        Self { starts_programs: true, workspace: WorkspaceKind::Host, is_remote: true };
+    pub const REMOTE: Self = Self { is_remote: true, ..Self::PROGRAMS };
 }
 
 /// What can be made to go wrong. The first four are of any backend, the others of a wire.

@@ -52,7 +52,9 @@ fn overlay(lab: &Lab<'_>) -> Finding {
     let mut invocation = lab.script("echo new > file && cat file && cat old");
     invocation.files.access = WorkspaceAccess::Overlay;
     let ran = lab.run_invocation(invocation)?;
-    ensure(ran.text() == "new\noriginal", || format!("inside it reads `{}`", ran.text()))?;
+    ensure(ran.stdout == lab.arriving(b"new\noriginal"), || {
+        format!("inside it reads `{}`", ran.text())
+    })?;
     let has_layer = ran.report.upper.is_some() || !lab.is_shared();
     ensure(has_layer, || "what was written is handed to nobody".to_owned())?;
     Ok(Passed::Held)

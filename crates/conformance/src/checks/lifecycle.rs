@@ -6,9 +6,9 @@ use warrant_protocol::Outcome;
 use warrant_sandbox::WorkspaceAccess;
 
 use super::Check;
-use crate::lab::{Attempt, Broken, Finding, Lab, Passed, ensure};
+use crate::lab::{Attempt, Broken, Finding, Lab, Passed, ensure, excerpt};
 use crate::sinks::Manner;
-use crate::subject::WorkspaceKind;
+use crate::subject::{OutputFidelity, WorkspaceKind};
 use crate::tier::Level;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -86,11 +86,18 @@ fn capabilities(lab: &Lab<'_>) -> Finding {
     let ran = lab.run(script)?;
     let started = ran.report.outcome == Outcome::Exited { code: 42 };
     let declared = lab.subject.capabilities;
+    let output = format!("{:?}", declared.output).to_lowercase();
     ensure(started == declared.starts_programs, || {
         let does = if started { "starts" } else { "does not start" };
         format!("it declares otherwise, but {does} programs: {:?}", ran.report.outcome)
     })?;
-    let seen = if ran.stdout == b"seen" { WorkspaceKind::Host } else { WorkspaceKind::Memory };
+    let (is_seen, is_exact) = (ran.stdout.starts_with(b"seen"), ran.stdout == b"seen");
+    let seen = if is_seen { WorkspaceKind::Host } else { WorkspaceKind::Memory };
+    let arriving = if is_exact { OutputFidelity::Bytes } else { OutputFidelity::Lines };
+    ensure(!is_seen || arriving == declared.output, || {
+        let (declared, found) = (declared.output, excerpt(&ran.stdout));
+        format!("it declares output as {declared:?}, and of `seen` without a line end came {found}")
+    })?;
     ensure(seen == declared.workspace, || {
         format!("it declares a {:?} workspace, and has one of {seen:?}", declared.workspace)
     })?;
@@ -105,7 +112,7 @@ fn capabilities(lab: &Lab<'_>) -> Finding {
         }
     }
     ensure(!offered.is_empty(), || "no access to the workspace is offered".to_owned())?;
-    Ok(Passed::HeldAs(format!("workspace access: {}", offered.join(", "))))
+    Ok(Passed::HeldAs(format!("workspace access: {}; output as {output}", offered.join(", "))))
 }
 
 fn names(lab: &Lab<'_>) -> Result<Vec<String>, Broken> {

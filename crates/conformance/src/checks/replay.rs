@@ -83,7 +83,9 @@ fn concurrent(lab: &Lab<'_>) -> Finding {
         let ran = ran(attempt)?;
         ran.expect(&Outcome::Exited { code: 0 })?;
         let expected = format!("{}{word}", format!("{word}\n").repeat(50));
-        ensure(ran.text() == expected, || "two runs at a time mixed what they said".to_owned())
+        ensure(ran.stdout == lab.arriving(expected.as_bytes()), || {
+            "two runs at a time mixed what they said".to_owned()
+        })
     };
     std::thread::scope(|scope| {
         let words = ["left", "right", "middle"];

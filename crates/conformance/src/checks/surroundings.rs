@@ -11,7 +11,7 @@ use warrant_sandbox::{Command, EnvValue, EnvVar, Stdin};
 
 use super::Check;
 use crate::lab::{Broken, Finding, Lab, Passed, ensure, excerpt};
-use crate::subject::WorkspaceKind;
+use crate::subject::{OutputFidelity, WorkspaceKind};
 use crate::tier::Level;
 
 /// What a shell sets by itself.
@@ -150,7 +150,9 @@ fn cwd(lab: &Lab<'_>) -> Finding {
     if lab.subject.capabilities.workspace == WorkspaceKind::Memory {
         return Ok(Passed::HeldAs(format!("in memory there is only `{directory}`")));
     }
-    ensure(rest == "found", || format!("in `{directory}` the file reads `{rest}`"))?;
+    ensure(rest.as_bytes() == lab.arriving(b"found"), || {
+        format!("in `{directory}` the file reads `{rest}`")
+    })?;
     ensure(directory.ends_with("/sub/deep"), || format!("`pwd` says `{directory}`"))?;
     Ok(Passed::Held)
 }
@@ -167,14 +169,24 @@ fn round_trip(lab: &Lab<'_>) -> Finding {
         return Ok(Passed::HeldAs("in memory, and nothing on the host".to_owned()));
     }
     lab.put("in/ä b", &bytes)?;
-    let script = "cat 'in/ä b'; mkdir -p out/d; cat 'in/ä b' > 'out/d/c d'; rm 'in/ä b'";
-    let ran = lab.run(script)?;
+    let (reads, inside) = match lab.subject.capabilities.output {
+        OutputFidelity::Bytes => ("cat 'in/ä b'", bytes.clone()),
+        // Lines of text do not carry every byte, so they are read as numbers.
+        OutputFidelity::Lines => ("od -An -v -tx1 'in/ä b' | tr -d ' \\n'; echo", hex_line(&bytes)),
+    };
+    let script = format!("{reads}; mkdir -p out/d; cat 'in/ä b' > 'out/d/c d'; rm 'in/ä b'");
+    let ran = lab.run(&script)?;
     ran.expect(&Outcome::Exited { code: 0 })?;
-    ensure(ran.stdout == bytes, || format!("inside reads {}", excerpt(&ran.stdout)))?;
+    ensure(ran.stdout == inside, || format!("inside reads {}", excerpt(&ran.stdout)))?;
     let back = fs::read(lab.workspace().join("out/d/c d"))
         .map_err(|error| Broken(format!("a file written inside is not there after: {error}")))?;
     ensure(back == bytes, || format!("a file written inside holds {}", excerpt(&back)))?;
     let is_gone = !lab.workspace().join("in/ä b").exists();
     ensure(is_gone, || "a file deleted inside is still there".to_owned())?;
     Ok(Passed::Held)
+}
+
+fn hex_line(bytes: &[u8]) -> Vec<u8> {
+    let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{digits}\n").into_bytes()
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use warrant_conformance::checks::{find, required_by};
-use warrant_conformance::{Capabilities, Check, Level, Report, Subject, Tier, run_checks};
+use warrant_conformance::{
+    Capabilities, Check, Level, OutputFidelity, Report, Subject, Tier, run_checks,
+};
 use warrant_protocol::Isolation;
 use warrant_sandbox::{Backend, Namespace};
 
@@ -95,6 +97,17 @@ fn a_backend_that_drops_posture_components_fails() {
 #[test]
 fn a_backend_that_runs_a_program_twice_fails() {
     fails_at_l1(Bend::RunsTwice, &["stdin.bytes", "files.round-trip"]);
+}
+
+#[test]
+fn a_subject_is_held_to_the_output_it_declares() {
+    let bench = Bench::new();
+    let mut subject = bench.subject(Isolation::Namespace);
+    let checks = ["lifecycle.capabilities", "exec.stdout", "exec.argv", "exec.streams"];
+    fails(&examine(&subject, named(&checks)), &[]);
+    subject.capabilities.output = OutputFidelity::Lines;
+    let failing = ["lifecycle.capabilities", "exec.stdout", "exec.argv"];
+    fails(&examine(&subject, named(&checks)), &failing);
 }
 
 #[test]

@@ -58,20 +58,9 @@ fn daytona_behind_our_door_earns_sovereign() {
     earns(Isolation::Daytona, (Some("sovereign"), &[]));
 }
 
-/// Its wire carries lines of text: how the last one ended and what is no text are lost, so output
-/// is never exact, and every check that reads a last line without an end sees one.
+/// Its protocol carries lines of text: how the last one ended and what is no text are lost. It
+/// declares that, and is held to it.
 #[test]
-fn opensandbox_behind_our_door_earns_nothing_because_its_output_is_not_exact() {
-    let failing = [
-        "lifecycle.capabilities",
-        "exec.stdout",
-        "exec.binary",
-        "exec.argv",
-        "cwd.honored",
-        "files.round-trip",
-        "plan.no-secret-value",
-        "files.overlay",
-        "replay.concurrent",
-    ];
-    earns(Isolation::Opensandbox, (None, &failing));
+fn opensandbox_behind_our_door_earns_sovereign_with_lines_as_declared_output() {
+    earns(Isolation::Opensandbox, (Some("sovereign"), &[]));
 }
