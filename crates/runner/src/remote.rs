@@ -39,7 +39,7 @@ pub use self::enroll::{EnrollError, EnrollOptions, Enrolled, PinnedBy};
 pub use self::generation::next_generation;
 pub use self::http::{CallError, ClientError, EventsFrom, Http, KeyedCall};
 pub use self::keep::{Outage, Stop, StopSlot, Watched};
-pub use self::outbox::{End, Entry, Outbox, OutboxError};
+pub use self::outbox::{End, Entry, Outbox, OutboxError, StartKnown};
 pub use self::stream::BlobStream;
 use crate::lease_timer::{LeaseStanding, LeaseTimer};
 
@@ -100,6 +100,16 @@ pub enum Dialect {
     Leases,
     /// The reference's: the claim was the start, and nothing ends by itself.
     Plain,
+}
+
+/// What is to be done about a run of an earlier life whose start was not answered.
+enum Settling {
+    /// It is known what the plane recorded.
+    Settled,
+    /// It is no longer this runner's.
+    Over,
+    /// The plane cannot be asked now.
+    Later,
 }
 
 /// The answer to a claim.
@@ -197,6 +207,14 @@ impl RemotePlane {
         let left = self.outbox.left_behind()?;
         let count = left.len();
         for entry in left {
+            match self.settle_start(&entry) {
+                Settling::Settled => {}
+                Settling::Over => {
+                    entry.forget();
+                    continue;
+                }
+                Settling::Later => continue,
+            }
             match entry.ending(self.enrolled.identity(), clock) {
                 Ok(Some(end)) => {
                     let sent = self.deliver(&entry, &end, give_up);
@@ -206,11 +224,7 @@ impl RemotePlane {
                     }
                 }
                 Ok(None) => {
-                    let body = HandBack { claim_token: entry.token() };
-                    let path = format!("/v1/runs/{}/hand-back", entry.run());
-                    let given = value(&body)
-                        .and_then(|body| self.http.post_as(&path, &entry.token(), &body));
-                    if given.is_err_and(|error| error.is_transient()) {
+                    if self.give_back(&entry).is_err_and(|error| error.is_transient()) {
                         continue;
                     }
                 }
@@ -221,6 +235,42 @@ impl RemotePlane {
             entry.forget();
         }
         Ok(count)
+    }
+
+    /// Finds out whether a run counts as started whose start was asked for in an earlier life and
+    /// not answered. It is given back, or the same start is asked for again, which tells what the
+    /// plane recorded.
+    fn settle_start(&self, entry: &Entry) -> Settling {
+        let told = match entry.start_known() {
+            Ok(StartKnown::Unanswered { told }) => told,
+            // What cannot be read is reported where the end is made.
+            Ok(StartKnown::Settled) | Err(_) => return Settling::Settled,
+        };
+        match self.give_back(entry) {
+            Ok(()) => return Settling::Over,
+            Err(error) if error.is_transient() => return Settling::Later,
+            Err(_) => {}
+        }
+        let start_id = Some(entry.start_id());
+        let body = StartRun { claim_token: entry.token(), events: told.clone(), start_id };
+        let path = format!("/v1/runs/{}/start", entry.run());
+        let asked = value(&body).and_then(|body| self.http.post_as(&path, &entry.token(), &body));
+        match asked.map(|answer| json::view::<StartResult>(&answer)) {
+            Ok(Ok(started)) => {
+                entry.started(&told, &started.events);
+                Settling::Settled
+            }
+            Err(error) if error.is_transient() => Settling::Later,
+            // The lease is over: the plane ends the run, or has.
+            Ok(Err(_)) | Err(_) => Settling::Over,
+        }
+    }
+
+    /// Gives a run of an earlier life back that was not started.
+    fn give_back(&self, entry: &Entry) -> Result<(), CallError> {
+        let body = value(&HandBack { claim_token: entry.token() })?;
+        let path = format!("/v1/runs/{}/hand-back", entry.run());
+        self.http.post_as(&path, &entry.token(), &body).map(drop)
     }
 
     fn take(&self, run: LeasedRun, arrived: Moment) -> Result<Box<Lease>, CallError> {
@@ -346,7 +396,7 @@ impl Plane for RemotePlane {
 
     fn start(&self, lease: &LeaseKey, events: &[ChainedEvent]) -> Result<Started, PlaneError> {
         let (claim_token, dialect, entry) = self.hold(lease)?;
-        entry.starting().map_err(|error| {
+        entry.starting(events).map_err(|error| {
             tracing::error!(run.id = %lease.run, %error, "a start cannot be noted, so nothing starts");
             let message = "the runner cannot note that the run starts".to_owned();
             PlaneError::Refused { failure: FailureClass::SessionFailed, message }

@@ -91,8 +91,14 @@ pub enum EnrollError {
         cause: InvalidKey,
     },
     /// A file of the identity makes no sense.
-    #[error("{0} is damaged")]
-    Damaged(PathBuf),
+    #[error("{path} is damaged")]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// Others could change the identity.
     #[error("{0} belongs to others or is open to them; make it yours alone")]
     NotPrivate(PathBuf),
@@ -217,11 +223,14 @@ impl Files {
         for path in &self.all {
             check_private(path, 0o077)?;
         }
-        let damaged = || EnrollError::Damaged(self.identity.clone());
+        let path = &self.identity;
         let text = fs::read(&self.identity).map_err(at(&self.identity))?;
-        let identity: Value = strict::parse(&text).map_err(|_| damaged())?;
-        let word = |name: &str| identity.get(name).and_then(Value::as_str).ok_or_else(damaged);
-        let pool: PoolName = word("pool")?.parse().map_err(|_| damaged())?;
+        let identity: Value = strict::parse(&text).map_err(|error| damaged(path, error))?;
+        let word = |name: &str| {
+            let text = identity.get(name).and_then(Value::as_str);
+            text.ok_or_else(|| damaged(path, format!("it has no text called {name}")))
+        };
+        let pool: PoolName = word("pool")?.parse().map_err(|error| damaged(path, error))?;
         if pool != *options.pool {
             let wanted = options.pool.clone();
             return Err(EnrollError::OtherPool { enrolled: pool, wanted });
@@ -247,7 +256,7 @@ impl Files {
             (None, false) => return Err(EnrollError::NoPlaneKey),
         };
         let identity = RunnerIdentity {
-            id: word("runnerId")?.parse().map_err(|_| damaged())?,
+            id: word("runnerId")?.parse().map_err(|error| damaged(path, error))?,
             key: read_secret(&self.secret)?,
             pool,
         };
@@ -296,6 +305,10 @@ fn enroll(
             Err(error) => return Err(EnrollError::Plane(error)),
         }
     }
+}
+
+fn damaged(path: &Path, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> EnrollError {
+    EnrollError::Damaged { path: path.to_owned(), cause: cause.into() }
 }
 
 /// Returns the key to which the successions lead that the plane tells, from `pinned` on.

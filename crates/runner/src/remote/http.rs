@@ -329,7 +329,7 @@ impl Http {
         let request = authorized(request, Some(token));
         let answer = self.wait(answer_of(request), Patience::Long(UPLOAD))?;
         let hash = answer.get("hash").and_then(Value::as_str).unwrap_or_default();
-        hash.parse().map_err(|_| CallError::Malformed("the blob's hash".to_owned()))
+        hash.parse().map_err(|error| CallError::Malformed(format!("the blob's hash: {error}")))
     }
 
     /// Returns a call as a future of its own, for whoever lives on the client's thread.

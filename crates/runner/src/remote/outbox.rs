@@ -4,7 +4,8 @@
 //! outbox/<run>.<epoch>/
 //!   lease.json    what the claim brought, without any secret
 //!   started.json  the same, once the plane was asked to start it
-//!   chain.json    the chain up to the start
+//!   chain.json    what the plane was asked to start it with; once it answered, the chain up to
+//!                 the start
 //!   end.json      the last events and the receipt
 //!   blobs/        the diff and the log, named by digest, if there are any
 //! ```
@@ -13,7 +14,8 @@
 //! empty log is no file.
 //!
 //! An entry is removed when the plane has everything. One that is found at the next start of the
-//! runner is delivered; a run that had begun and has no end is ended as unobserved.
+//! runner is delivered; a run that had begun and has no end is ended as unobserved. Whether a run
+//! had begun whose start was asked for and not answered, the plane says ([`Entry::start_known`]).
 //!
 //! A killed process loses nothing of this. A power cut may, unless the plane was away at the end
 //! of the run, when the entry is made durable; the plane then seals the run itself.
@@ -46,6 +48,8 @@ use crate::spread::spread;
 const LEASE: &str = "lease.json";
 /// The same, once the plane was asked to start the run.
 const STARTED: &str = "started.json";
+/// The events that follow those of the lease, up to the start.
+const CHAIN: &str = "chain.json";
 /// How older runners noted that, beside the lease.
 const STARTED_BEFORE: &str = "starting";
 
@@ -69,8 +73,14 @@ pub enum OutboxError {
         cause: io::Error,
     },
     /// An entry makes no sense.
-    #[error("the entry {0} does not read back")]
-    Damaged(PathBuf),
+    #[error("the entry {path} does not read back")]
+    Damaged {
+        /// Which entry.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The end of a run could not be recorded.
     #[error("the end cannot be recorded")]
     Event(#[from] InvalidEvent),
@@ -89,6 +99,19 @@ pub struct End {
     pub events: Vec<ChainedEvent>,
     /// The receipt.
     pub receipt: Receipt,
+}
+
+/// What is known of the start of a run that an earlier life of the runner held.
+#[derive(Debug, Clone)]
+pub enum StartKnown {
+    /// It was never asked for, or the answer is here.
+    Settled,
+    /// It was asked for with these events, and no answer is here: nothing was executed, and the
+    /// plane knows whether it counts as started.
+    Unanswered {
+        /// What the plane was told.
+        told: Vec<ChainedEvent>,
+    },
 }
 
 /// One run in the outbox. Clones speak of the same one.
@@ -207,12 +230,16 @@ impl Entry {
         Digest::of(text.as_bytes()).to_hex()
     }
 
-    /// Notes that the plane is asked to start the run.
+    /// Notes that the plane is asked to start the run, and what it is told with that.
     ///
     /// # Errors
     /// [`OutboxError::File`]; then the run must not start, because the next life of this runner
     /// would take it for one that never did.
-    pub fn starting(&self) -> Result<(), OutboxError> {
+    pub fn starting(&self, told: &[ChainedEvent]) -> Result<(), OutboxError> {
+        // The reference's wire has no start that could be asked for again.
+        if self.0.dialect == Dialect::Leases {
+            self.write(CHAIN, &json!({ "events": told }))?;
+        }
         let started = self.0.path.join(STARTED);
         fs::rename(self.0.path.join(LEASE), &started).map_err(at(&started))
     }
@@ -221,7 +248,25 @@ impl Entry {
     pub fn started(&self, told: &[ChainedEvent], added: &[ChainedEvent]) {
         // Without it a killed run is sealed by the plane instead of by this runner.
         let events = [told, added].concat();
-        let _ = self.write("chain.json", &json!({"events": events}));
+        let _ = self.write(CHAIN, &json!({"events": events}));
+    }
+
+    /// Returns what is known of the start of a run of an earlier life that has no end yet.
+    ///
+    /// # Errors
+    /// [`OutboxError::Damaged`] when the entry does not read back.
+    pub fn start_known(&self) -> Result<StartKnown, OutboxError> {
+        if !self.0.path.join(STARTED).exists() || self.0.dialect == Dialect::Plain {
+            return Ok(StartKnown::Settled);
+        }
+        let Some(chain) = self.load(CHAIN) else { return Ok(StartKnown::Settled) };
+        let told = self.events_of(&chain)?;
+        let is_start = |event: &ChainedEvent| matches!(event.event(), Event::RunStarted { .. });
+        let has_end = self.0.path.join("end.json").exists();
+        match has_end || told.iter().any(is_start) {
+            true => Ok(StartKnown::Settled),
+            false => Ok(StartKnown::Unanswered { told }),
+        }
     }
 
     /// Notes the end, before anybody is told.
@@ -287,7 +332,7 @@ impl Entry {
     ) -> Result<Option<End>, OutboxError> {
         if let Some(end) = self.load("end.json") {
             let receipt = end.get("receipt").cloned().unwrap_or_default();
-            let receipt = Receipt::from_value(receipt).map_err(|_| self.damaged())?;
+            let receipt = Receipt::from_value(receipt).map_err(|error| self.damaged(error))?;
             return Ok(Some(End { events: self.events_of(&end)?, receipt }));
         }
         let has_begun =
@@ -296,15 +341,16 @@ impl Entry {
             return Ok(None);
         }
         let lease = self.load(STARTED).or_else(|| self.load(LEASE));
-        let lease = lease.ok_or_else(|| self.damaged())?;
+        let lease = lease.ok_or_else(|| self.damaged("its lease is missing"))?;
         let contract = lease.get("contract").cloned().unwrap_or_default();
-        let contract = Contract::from_value(contract).map_err(|_| self.damaged())?;
+        let contract = Contract::from_value(contract).map_err(|error| self.damaged(error))?;
         let mut events = self.events_of(&lease)?;
-        if let Some(chain) = self.load("chain.json") {
+        if let Some(chain) = self.load(CHAIN) {
             events.extend(self.events_of(&chain)?);
         }
         let told = events.len();
-        let mut chain = Chain::from_events(contract.hash(), events).map_err(|_| self.damaged())?;
+        let mut chain = Chain::from_events(contract.hash(), events)
+            .map_err(|broken| self.damaged(broken.to_string()))?;
         let now = chain.events().last().map_or_else(clock, |last| last.at().max(clock()));
         let outcome = if has_begun { Outcome::Unobserved } else { Outcome::Failed };
         let recorded = Event::OutcomeRecorded { outcome, exit_code: None, usage: Usage::default() };
@@ -344,11 +390,11 @@ impl Entry {
 
     fn events_of(&self, value: &Value) -> Result<Vec<ChainedEvent>, OutboxError> {
         let events = value.get("events").cloned().unwrap_or_default();
-        strict::view(&events).map_err(|_| self.damaged())
+        strict::view(&events).map_err(|error| self.damaged(error))
     }
 
-    fn damaged(&self) -> OutboxError {
-        OutboxError::Damaged(self.0.path.clone())
+    fn damaged(&self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> OutboxError {
+        OutboxError::Damaged { path: self.0.path.clone(), cause: cause.into() }
     }
 
     /// Writes a file whole or not at all.

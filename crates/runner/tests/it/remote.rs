@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -11,8 +12,8 @@ use warrant_plane::clock::SystemTimeSource;
 use warrant_protocol::signed::Signed;
 use warrant_protocol::wire::RunnerAbilities;
 use warrant_protocol::{
-    Chain, ChainedEvent, Contract, PoolName, PublicKey, Receipt, Sealer, Signer, TimeSource,
-    Timestamp, fold,
+    Chain, ChainedEvent, Contract, Digest, Event, PoolName, PublicKey, Receipt, Sealer, Signer,
+    TimeSource, Timestamp, fold,
 };
 use warrant_runner::fleet::{Drain, Fleet, Tally};
 use warrant_runner::remote::{
@@ -360,6 +361,52 @@ fn a_run_that_an_older_runner_had_begun_is_not_taken_for_one_that_never_started(
         let receipt = receipt(&asked).to_value();
         assert_eq!(receipt["outcome"]["kind"], json!("unobserved"), "{receipt}");
         assert!(!entry.exists(), "it was delivered");
+    }
+}
+
+#[test]
+fn a_start_that_was_not_answered_is_given_back_or_told_as_the_plane_recorded_it() {
+    use warrant_protocol::port::Plane as _;
+    for is_recorded in [false, true] {
+        let claim = leased(&recorded_claims().remove(0));
+        let (_, mut chain) = chain_at_the_plane(&claim, &[]);
+        let before = chain.events().len();
+        let base = Event::WorkspaceMaterialized { manifest_hash: Digest::of(b"one") };
+        chain.append(recorded_now(), &base).unwrap();
+        let started = Event::RunStarted { epoch: 1, lamport: None, start_id: None };
+        let started = chain.append(recorded_now(), &started).unwrap().clone();
+        let told = chain.events()[before..=before].to_vec();
+        let calls = AtomicUsize::new(0);
+        let plane = Loopback::with(vec![claim], move |asked| {
+            let refused = || Some((409, json!({"error": "over", "code": "fenced"})));
+            if asked.path.ends_with("/hand-back") {
+                return if is_recorded { refused() } else { Some((200, json!({"ok": true}))) };
+            }
+            // The first answer never arrives; the runner is killed while it waits.
+            match asked.path.ends_with("/start") && calls.fetch_add(1, Ordering::SeqCst) > 0 {
+                true => Some((200, json!({"events": [started.clone()], "secrets": []}))),
+                false if asked.path.ends_with("/start") => refused(),
+                false => None,
+            }
+        });
+        let data = tempfile::tempdir().unwrap();
+        let first = remote(&plane, data.path());
+        let lease = first.claim().unwrap().unwrap();
+        assert!(first.start(&lease.key, &told).is_err());
+        drop(first);
+        work(&plane, data.path(), 2);
+        let asked = plane.asked();
+        let starts: Vec<Value> = posted(&asked, "/start").iter().map(|post| post.json()).collect();
+        if !is_recorded {
+            assert_eq!((starts.len(), posted(&asked, "/complete").len()), (1, 0), "given back");
+            continue;
+        }
+        assert_eq!(starts[0], starts[1], "the same start, with the same events");
+        assert_eq!(starts[1]["events"].as_array().unwrap().len(), 1);
+        let end = posted(&asked, "/complete")[0].json();
+        let next = end["events"][0]["seq"].as_u64();
+        assert_eq!(next, Some(chain.events().len() as u64), "it follows what the plane has: {end}");
+        assert_eq!(end["receipt"]["outcome"]["kind"], json!("unobserved"), "{end}");
     }
 }
 

@@ -76,6 +76,9 @@ impl Load {
             }
             *ends.entry(status.to_owned()).or_default() += 1;
         }
+        let access = house.access();
+        let claims = access.http().get("/v1/false-claims", Some(&access.admin)).unwrap();
+        assert_eq!(claims["falseClaims"], serde_json::json!([]), "nobody lied");
         let checked = house.local(&["fsck", "--json"]);
         assert!(checked.status.success(), "{}", crate::stdout(&checked));
         let report: Value = serde_json::from_slice(&checked.stdout).unwrap();

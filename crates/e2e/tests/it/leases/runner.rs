@@ -236,7 +236,7 @@ impl SimulatedRunner {
                     let failed = Event::RunFailed { failure: FailureClass::SessionFailed, message };
                     held.end(&self.identity, self.clocks.date(), &failed);
                 } else {
-                    held.entry.starting().unwrap();
+                    held.entry.starting(&[]).unwrap();
                     held.phase = LeasePhase::Starting;
                 }
             }
