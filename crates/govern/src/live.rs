@@ -20,6 +20,7 @@ mod backend;
 mod calls;
 mod changes;
 mod command;
+mod dated;
 mod decide;
 mod disk;
 mod env_file;
@@ -263,8 +264,8 @@ fn reap(sandboxes: Weak<Sandboxes>) {
         loop {
             std::thread::sleep(REAP_EVERY);
             let Some(sandboxes) = sandboxes.upgrade() else { return };
-            let Ok(now) = random::now() else { continue };
             for living in sandboxes.all() {
+                let now = living.now();
                 if living.is_over() {
                     sandboxes.forget(&living.id);
                 } else if living.is_due(now) || living.is_left(now) {

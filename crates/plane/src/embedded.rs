@@ -237,6 +237,12 @@ impl EmbeddedPlane {
         &*self.time
     }
 
+    /// Returns the clocks, to be kept.
+    #[must_use]
+    pub fn time_source(&self) -> Arc<dyn TimeSource> {
+        Arc::clone(&self.time)
+    }
+
     /// Returns the date, for evidence, people and expiry dates.
     #[must_use]
     pub fn now(&self) -> Timestamp {

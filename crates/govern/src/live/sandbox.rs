@@ -16,11 +16,12 @@ use warrant_plane::doors::{
 };
 use warrant_plane::random;
 use warrant_protocol::request::ActorRef;
-use warrant_protocol::{Limits, RunId, Timestamp};
+use warrant_protocol::{Limits, RunId, TimeSource, Timestamp};
 use warrant_runner::run::Observer;
 use warrant_sandbox::{Cancel, Neighborhood, Stdin, Stream};
 
 use super::asks::{self, Place, Seen, Wish};
+use super::dated::DatedMoment;
 use super::life::{Bell, LifeWork, Reason};
 use super::measure::Meter;
 use super::shell::Shells;
@@ -50,7 +51,8 @@ pub(super) struct Living {
     /// How long a command may take at most.
     pub(super) longest_ms: u64,
     created_at: Timestamp,
-    ends_at_most: Timestamp,
+    ends_at_most: DatedMoment,
+    time: Arc<dyn TimeSource>,
     granted: Granted,
     bell: Bell,
     state: Mutex<State>,
@@ -65,12 +67,12 @@ struct Granted {
 }
 
 struct State {
-    ends_at: Timestamp,
+    ends_at: DatedMoment,
     life: Life,
-    touched: Timestamp,
+    touched: DatedMoment,
     hosts: Vec<String>,
     idle_ms: Option<u64>,
-    paused_at: Option<Timestamp>,
+    paused_at: Option<DatedMoment>,
     paused_end_ms: Option<u64>,
     labels: BTreeMap<String, String>,
     processes: Vec<Arc<Process>>,
@@ -87,7 +89,7 @@ struct State {
 
 impl State {
     /// Is paused or goes on from now.
-    fn enter(&mut self, life: Life, now: Timestamp) {
+    fn enter(&mut self, life: Life, now: DatedMoment) {
         self.paused_at = match life {
             Life::Running => None,
             Life::Paused => self.paused_at.or(Some(now)),
@@ -115,11 +117,12 @@ impl Living {
         let hosts = hosts(&shared.desk, &wanted.reach);
         let ask = life_ask(shared, (guest, &wanted), (&id, &directory), (longest_ms, &hosts))?;
         let run = calls::permitted(shared.desk.permit(&ask))?;
-        let created_at = random::now().map_err(WorkshopError::of_error)?;
+        let time = shared.desk.plane().time_source();
+        let created = DatedMoment::now(&*time);
         let state = State {
-            ends_at: created_at.plus_ms(timeout_ms),
+            ends_at: created.plus_ms(timeout_ms),
             life: Life::Running,
-            touched: created_at,
+            touched: created,
             hosts,
             idle_ms: wanted.idle_ms,
             paused_at: None,
@@ -142,8 +145,9 @@ impl Living {
             run,
             directory,
             longest_ms,
-            created_at,
-            ends_at_most: created_at.plus_ms(longest_ms),
+            created_at: created.date(),
+            ends_at_most: created.plus_ms(longest_ms),
+            time,
             granted: granted(&shared.desk, &wanted),
             wanted,
             neighbors: Neighborhood::default(),
@@ -228,10 +232,10 @@ impl Living {
             run: self.run.clone(),
             wanted,
             created_at: self.created_at,
-            ends_at: state.ends_at,
-            ends_at_most: self.ends_at_most,
+            ends_at: state.ends_at.date(),
+            ends_at_most: self.ends_at_most.date(),
             paused_end_ms: state.paused_end_ms,
-            used_at: state.touched,
+            used_at: state.touched.date(),
             life: state.life,
             hosts: state.hosts.clone(),
             memory_bytes: self.granted.memory_bytes,

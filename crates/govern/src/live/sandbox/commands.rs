@@ -8,7 +8,6 @@ use warrant_plane::doors::{Life, Lookout, Process, ShellSession, WorkshopError};
 use super::{CLEAR_WAIT, Living, State};
 use crate::live::files::Ground;
 use crate::live::lookout::MOST_OF_A_SANDBOX;
-use crate::live::now;
 use crate::live::shell::{Left, Shell};
 
 /// So many commands that ended are remembered, with their output.
@@ -168,7 +167,7 @@ impl Living {
     fn leave(&self) {
         let mut state = self.state();
         state.running = state.running.saturating_sub(1);
-        state.touched = now();
+        state.touched = self.now();
         state.forget_outputs();
         drop(state);
         self.changed.notify_all();

@@ -5,19 +5,24 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use warrant_plane::doors::{AtEnd, DoorName, EndsCommands, Life, Process, Wakes, WorkshopError};
-use warrant_protocol::Timestamp;
 
 use super::{CLEAR_WAIT, Living, State, check_end};
+use crate::live::dated::DatedMoment;
 use crate::live::life::Reason;
-use crate::live::now;
 
 impl Living {
+    /// Returns the present moment on the clocks of its plane.
+    pub(in crate::live) fn now(&self) -> DatedMoment {
+        DatedMoment::now(&*self.time)
+    }
+
     /// Whether its end has come: that of its time, unless it is to be paused then; that of policy
     /// in any case.
-    pub(in crate::live) fn is_due(&self, now: Timestamp) -> bool {
+    pub(in crate::live) fn is_due(&self, now: DatedMoment) -> bool {
         let state = self.state();
         let waits = self.wanted.at_end != AtEnd::Ends || state.life == Life::Paused;
-        now >= if waits && self.is_kept_paused() { self.ends_at_most } else { state.ends_at }
+        let due = if waits && self.is_kept_paused() { self.ends_at_most } else { state.ends_at };
+        due.is_reached(now)
     }
 
     /// Whether it is kept beyond its time while it is paused, as the protocol has it.
@@ -26,9 +31,9 @@ impl Living {
     }
 
     /// Whether its time is over and it is to be paused.
-    pub(in crate::live) fn is_to_pause(&self, now: Timestamp) -> bool {
+    pub(in crate::live) fn is_to_pause(&self, now: DatedMoment) -> bool {
         let state = self.state();
-        let is_over = state.life == Life::Running && now >= state.ends_at;
+        let is_over = state.life == Life::Running && state.ends_at.is_reached(now);
         match self.wanted.at_end {
             AtEnd::Ends => false,
             AtEnd::Pauses(EndsCommands::No, _) => is_over && state.running == 0,
@@ -44,7 +49,7 @@ impl Living {
         if ends == EndsCommands::No && state.running > 0 {
             return;
         }
-        state.enter(Life::Paused, now());
+        state.enter(Life::Paused, self.now());
         drop(state);
         self.end_commands();
     }
@@ -55,11 +60,11 @@ impl Living {
     }
 
     fn wake_up(&self, state: &mut State) {
-        let now = now();
+        let now = self.now();
         state.enter(Life::Running, now);
-        if self.is_kept_paused() && state.ends_at <= now {
+        if self.is_kept_paused() && state.ends_at.is_reached(now) {
             let ms = self.wanted.timeout_ms.unwrap_or(self.longest_ms);
-            state.ends_at = now.plus_ms(ms).min(self.ends_at_most);
+            state.ends_at = now.plus_ms(ms).earlier(self.ends_at_most);
         }
     }
 
@@ -71,27 +76,30 @@ impl Living {
         }
     }
 
-    pub(in crate::live) fn is_idle(&self, now: Timestamp) -> bool {
+    pub(in crate::live) fn is_idle(&self, now: DatedMoment) -> bool {
         let state = self.state();
         let Some(idle_ms) = state.idle_ms.filter(|ms| *ms > 0) else { return false };
-        state.life == Life::Running && state.running == 0 && now >= state.touched.plus_ms(idle_ms)
+        state.life == Life::Running
+            && state.running == 0
+            && state.touched.plus_ms(idle_ms).is_reached(now)
     }
 
     /// Whether it is paused and nobody resumed it in the time that was set for that.
-    pub(in crate::live) fn is_left(&self, now: Timestamp) -> bool {
+    pub(in crate::live) fn is_left(&self, now: DatedMoment) -> bool {
         let state = self.state();
         let ends_at = state.paused_at.zip(state.paused_end_ms);
-        ends_at.is_some_and(|(paused_at, ms)| now >= paused_at.plus_ms(ms))
+        ends_at.is_some_and(|(paused_at, ms)| paused_at.plus_ms(ms).is_reached(now))
     }
 
     pub(in crate::live) fn pause_idle(&self) {
-        self.state().enter(Life::Paused, now());
+        let now = self.now();
+        self.state().enter(Life::Paused, now);
     }
 
     pub(in crate::live) fn set_idle(&self, ms: Option<u64>) {
         let mut state = self.state();
         state.idle_ms = ms;
-        state.touched = now();
+        state.touched = self.now();
     }
 
     pub(in crate::live) fn set_paused_end(&self, ms: Option<u64>) {
@@ -103,7 +111,8 @@ impl Living {
     }
 
     pub(in crate::live) fn touch(&self) {
-        self.state().touched = now();
+        let now = self.now();
+        self.state().touched = now;
     }
 
     /// Ends it and waits until its life is sealed.
@@ -118,8 +127,10 @@ impl Living {
     /// Fails when its end cannot be so many milliseconds from now.
     pub(in crate::live) fn check_extension(&self, ms: u64) -> Result<(), WorkshopError> {
         check_end(ms, self.longest_ms)?;
-        if now().plus_ms(ms) > self.ends_at_most {
-            let message = format!("policy lets this sandbox live until {}", self.ends_at_most);
+        let wanted = self.now().plus_ms(ms);
+        if wanted.earlier(self.ends_at_most) != wanted {
+            let until = self.ends_at_most.date();
+            let message = format!("policy lets this sandbox live until {until}");
             return Err(WorkshopError::Invalid(message));
         }
         Ok(())
@@ -128,8 +139,8 @@ impl Living {
     pub(in crate::live) fn extend(&self, ms: u64) -> Result<(), WorkshopError> {
         self.check_extension(ms)?;
         let mut state = self.state();
-        state.ends_at = now().plus_ms(ms).min(self.ends_at_most);
-        state.touched = now();
+        state.ends_at = self.now().plus_ms(ms).earlier(self.ends_at_most);
+        state.touched = self.now();
         Ok(())
     }
 
@@ -138,7 +149,7 @@ impl Living {
         if ends == EndsCommands::No {
             state = self.when_nothing_runs(state)?;
         }
-        state.enter(Life::Paused, now());
+        state.enter(Life::Paused, self.now());
         drop(state);
         self.end_commands();
         Ok(())
