@@ -44,7 +44,8 @@ pub fn local_of(home: &Home) -> Vec<Arc<dyn Backend>> {
 /// Returns the local backends of the home with this directory of data, as [`local_of`] does.
 #[must_use]
 pub fn local_at(data: &Path) -> Vec<Arc<dyn Backend>> {
-    all(Namespace::new().remembering(data.join("trial")), Hermetic::new(worker(0)))
+    let hermetic = Hermetic::new(worker(0)).remembering(data.join("trial-hermetic"));
+    all(Namespace::new().remembering(data.join("trial")), hermetic)
 }
 
 fn all(namespace: Namespace, hermetic: Hermetic) -> Vec<Arc<dyn Backend>> {

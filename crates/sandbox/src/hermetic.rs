@@ -25,17 +25,19 @@ mod worker;
 
 use std::io;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{Mode, OFlags, open};
 use warrant_egress::Options;
+use warrant_jail::landlock_abi;
 use warrant_protocol::{Isolation, Posture};
 
 pub use launch::{Pool, WorkerProgram};
 pub(crate) use request::{FilesRequest, Request, WorkerFault};
 
-use crate::namespace::Namespace;
+use crate::namespace::{Memory, NEWEST_LANDLOCK, Namespace};
 use crate::{
     Backend, BoundaryError, Cancel, Invocation, Plan, Refusal, RunReport, Sink, WorkspaceAccess,
 };
@@ -52,6 +54,11 @@ pub fn worker_main() -> Option<ExitCode> {
     is_worker.then(worker::main)
 }
 
+/// What of Landlock a jail uses here.
+fn landlock() -> Option<u32> {
+    landlock_abi().map(|abi| abi.min(NEWEST_LANDLOCK))
+}
+
 /// Interprets shell scripts in a worker process.
 #[derive(Debug)]
 pub struct Hermetic {
@@ -61,6 +68,8 @@ pub struct Hermetic {
     /// Workers that wait in jails of their own, if any are to.
     warmth: Option<Arc<Warmth>>,
     posture: OnceLock<Posture>,
+    /// Where a trial is remembered, if it is.
+    memory: Option<Memory>,
 }
 
 impl Hermetic {
@@ -76,7 +85,7 @@ impl Hermetic {
     #[must_use]
     pub fn with_egress(pool: Pool, egress: Options) -> Self {
         let namespace = Arc::new(Namespace::new());
-        Self { pool, egress, namespace, warmth: None, posture: OnceLock::new() }
+        Self { pool, egress, namespace, warmth: None, posture: OnceLock::new(), memory: None }
     }
 
     /// Returns a backend that keeps as many workers as `pool` may hold waiting in jails of their
@@ -93,6 +102,20 @@ impl Hermetic {
         let (namespace, program) = (Arc::clone(&self.namespace), self.pool.program().clone());
         let warmth = Warmth::new(namespace, program, self.pool.size());
         Self { warmth: Some(Arc::new(warmth)), ..self }
+    }
+
+    /// Remembers in a file, which only its owner may write, what a jailed worker was found to hold;
+    /// for the next few minutes [`Backend::probe`] believes it under the very same circumstances.
+    ///
+    /// [`Backend::probe_afresh`] never does.
+    #[must_use]
+    pub fn remembering(self, path: PathBuf) -> Self {
+        Self { memory: Some(Memory::new(path)), ..self }
+    }
+
+    fn recalled(&self) -> Option<Posture> {
+        let result = self.memory.as_ref()?.recalled_result(landlock())?;
+        serde_json::from_str(&result).ok()
     }
 
     /// Starts workers until as many wait as may; does nothing for a backend that keeps none.
@@ -161,13 +184,21 @@ impl Backend for Hermetic {
     }
 
     fn probe(&self) -> Posture {
-        let probe = || {
-            let jailed = posture::jailed(|request, invocation, watch| {
-                self.run_jailed(request, invocation, watch)
-            });
-            jailed.unwrap_or_else(|reason| posture::sealed(&self.pool, &reason))
-        };
+        let probe = || self.recalled().unwrap_or_else(|| self.probe_afresh());
         self.posture.get_or_init(probe).clone()
+    }
+
+    fn probe_afresh(&self) -> Posture {
+        let jailed = posture::jailed(|request, invocation, watch| {
+            self.run_jailed(request, invocation, watch)
+        });
+        if let Some(memory) = &self.memory {
+            match jailed.as_ref().ok().and_then(|posture| serde_json::to_string(posture).ok()) {
+                Some(posture) => memory.keep_result(landlock(), &posture),
+                None => memory.forget(),
+            }
+        }
+        jailed.unwrap_or_else(|reason| posture::sealed(&self.pool, &reason))
     }
 
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
@@ -202,6 +233,9 @@ impl Backend for Hermetic {
             return self.run_sealed(&request, invocation, watch);
         }
         let report = self.run_jailed(&request, invocation, watch);
+        if let (Err(_), Some(memory)) = (&report, &self.memory) {
+            memory.forget();
+        }
         if let Some(warmth) = &self.warmth {
             warmth.refill_later();
         }

@@ -36,7 +36,7 @@ use crate::door::{self, Door};
 use crate::namespace::identity::{Identities, RunIdentity};
 use crate::namespace::layout::System;
 use crate::namespace::lower::{Lowered, PROXY_PORT, lower};
-use crate::namespace::memory::Memory;
+pub(crate) use crate::namespace::memory::Memory;
 use crate::namespace::posture::{Host, Tried};
 use crate::namespace::prepared::Prepared;
 use crate::neighbors::{Arrival, tcp_ports};

@@ -16,6 +16,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// How long a trial counts.
 const LIFE: Duration = Duration::from_secs(300);
+/// What stands before a result.
+const RESULT: &str = "result ";
 /// No memory of ours is larger.
 const MAX_BYTES: u64 = 16 << 10;
 /// What decides whether a jail can be built, and may change while the machine is up.
@@ -57,15 +59,26 @@ impl Memory {
 
     /// Returns whether the same trial held a short while ago. Whatever is in doubt is no.
     pub(crate) fn recalls(&self, landlock: Option<u32>) -> bool {
-        let Some((kept, at)) = self.read() else { return false };
-        let Some(now) = now() else { return false };
-        let is_recent = now.checked_sub(at).is_some_and(|age| age < LIFE);
-        is_recent && circumstances(landlock).is_ok_and(|circumstances| circumstances == kept)
+        self.recalled_result(landlock).is_some()
+    }
+
+    /// Returns what was kept of the result of the same trial, if it held a short while ago.
+    pub(crate) fn recalled_result(&self, landlock: Option<u32>) -> Option<String> {
+        let (kept, at) = self.read()?;
+        let (kept, result) = kept.split_once(RESULT).unwrap_or((&kept, ""));
+        let is_recent = now()?.checked_sub(at).is_some_and(|age| age < LIFE);
+        let is_same = circumstances(landlock).is_ok_and(|circumstances| circumstances == kept);
+        (is_recent && is_same).then(|| result.to_owned())
     }
 
     /// Keeps a trial that held. Nobody is hurt when that fails: it is tried again.
     pub(crate) fn keep(&self, landlock: Option<u32>) {
-        let _ = self.write(landlock);
+        let _ = self.write(landlock, "");
+    }
+
+    /// Keeps a trial that held, with its result.
+    pub(crate) fn keep_result(&self, landlock: Option<u32>, result: &str) {
+        let _ = self.write(landlock, &format!("{RESULT}{result}"));
     }
 
     /// Forgets.
@@ -88,9 +101,9 @@ impl Memory {
         Some((circumstances.to_owned(), Duration::from_millis(at.parse().ok()?)))
     }
 
-    fn write(&self, landlock: Option<u32>) -> io::Result<()> {
+    fn write(&self, landlock: Option<u32>, result: &str) -> io::Result<()> {
         let now = now().ok_or(io::ErrorKind::Unsupported)?;
-        let text = format!("{}\n{}", now.as_millis(), circumstances(landlock)?);
+        let text = format!("{}\n{}{result}", now.as_millis(), circumstances(landlock)?);
         let fresh = self.path.with_extension(format!("{}.new", std::process::id()));
         let written = write_new(&fresh, &text).and_then(|()| fs::rename(&fresh, &self.path));
         if written.is_err() {

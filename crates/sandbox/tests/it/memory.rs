@@ -87,3 +87,25 @@ fn whoever_wants_a_fresh_trial_gets_one() {
     assert!(Namespace::new().remembering(bare.join("trial")).probe().enforces("files.write"));
     assert!(!bare.exists());
 }
+
+#[test]
+fn a_trial_of_the_hermetic_tier_is_remembered_with_its_result() {
+    use warrant_sandbox::hermetic::{Hermetic, Pool, WorkerProgram};
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("trial");
+    let first = Hermetic::new(crate::hermetic::kit::pool()).remembering(path.clone()).probe();
+    assert!(first.enforces("processes.namespace"), "{first:?}");
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    // A backend that can start no worker says the same only because it is remembered.
+    let lame = || {
+        let pool = Pool::new(WorkerProgram::at("/nonexistent"), 0);
+        Hermetic::new(pool).remembering(path.clone())
+    };
+    assert_eq!(lame().probe(), first);
+    let kept = fs::read_to_string(&path).unwrap();
+    fs::write(&path, kept.replace("Uid:", "Uid:\t7")).unwrap();
+    assert!(!lame().probe().enforces("processes.namespace"));
+    fs::write(&path, kept).unwrap();
+    assert!(!lame().probe_afresh().enforces("processes.namespace"));
+    assert!(!path.exists(), "a trial that failed is forgotten");
+}
