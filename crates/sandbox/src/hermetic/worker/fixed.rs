@@ -16,7 +16,7 @@ use bashkit::{
 pub(super) const EPOCH: i64 = 1_577_836_800;
 
 /// What is said before every script, so that chance starts at the same place.
-pub(super) const PRELUDE: &str = "RANDOM=1";
+pub(super) const PRELUDE: &str = "RANDOM=1 OPTERR=1";
 
 /// Commands whose chance cannot be fixed, and which therefore do not exist.
 pub(super) const WITHOUT: [&str; 3] = ["openssl", "shuf", "uuidgen"];

@@ -29,6 +29,9 @@ use crate::hermetic::rooms::Rooms;
 use crate::hermetic::softened::{RunningCommand, Softened};
 use crate::hermetic::tree::{Rules, Tree, Writes};
 
+/// What every script starts with: variables bash sets and the interpreter does not.
+const PRELUDE: &str = "OPTERR=1";
+
 /// Nesting of scripts, functions, substitutions and subshells beyond this is an error of the
 /// script; it is well within the stack the worker reserves.
 const MAX_DEPTH: usize = 500;
@@ -65,9 +68,7 @@ pub(super) fn run(line: &Line, incoming: Receiver<Incoming>, job: Job) -> io::Re
     let options = ExecOptions::new().arg0(request.arg0.clone()).stdin(stdin);
     let (out, err) = (line.clone(), line.clone());
     let execution = async {
-        if request.fixed {
-            bash.exec(fixed::PRELUDE).await?;
-        }
+        bash.exec(if request.fixed { fixed::PRELUDE } else { PRELUDE }).await?;
         bash.execute(&script)
             .options(options)
             .stdout_fn(move |bytes| {

@@ -46,6 +46,7 @@ pub(super) fn registry(seen: Seen) -> BuiltinRegistry {
     let registry = BuiltinRegistry::new();
     registry.insert("bc", Arc::new(bc::Bc));
     registry.insert("chmod", Arc::new(chmod::Chmod));
+    registry.insert("diff", Arc::new(diff::Diff));
     registry.insert("ls", Arc::new(ls::Ls));
     registry.insert("mv", Arc::new(moving::Move));
     registry.insert("realpath", Arc::new(realpath::Realpath));
@@ -58,7 +59,6 @@ pub(super) fn registry(seen: Seen) -> BuiltinRegistry {
     registry.insert_command("tee", tee::Tee);
     registry.insert_command("yes", seq::Yes);
     if seen == Seen::Workspace {
-        registry.insert("diff", Arc::new(diff::Diff));
         registry.insert("join", Arc::new(join::Join));
         registry.insert_command("cat", cat::Cat);
         registry.insert_command("head", head::Head);
