@@ -5,6 +5,7 @@ use std::path::Path;
 use thiserror::Error;
 use warrant_plane::Records;
 use warrant_plane::read_only::{ReadOnlyError, ReadOnlyHome};
+use warrant_plane::store::StoreError;
 use warrant_protocol::RunId;
 
 use crate::desk::{Desk, DeskError, environment};
@@ -89,7 +90,11 @@ impl Archive {
 /// [`DeskError::NoRun`] when there is none.
 pub fn run_named(records: Records<'_>, text: &str) -> Result<RunId, DeskError> {
     let missing = || DeskError::NoRun(text.to_owned());
-    let id = text.parse::<RunId>().map_err(|_| missing())?;
-    records.store().run(&id).map_err(|_| missing())?;
-    Ok(id)
+    // What is no id names no run.
+    let Ok(id) = text.parse::<RunId>() else { return Err(missing()) };
+    match records.store().run(&id) {
+        Ok(_) => Ok(id),
+        Err(StoreError::UnknownRun(_)) => Err(missing()),
+        Err(error) => Err(error.into()),
+    }
 }

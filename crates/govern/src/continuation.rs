@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use serde_json::Value;
@@ -91,7 +91,7 @@ pub enum ContinueError {
     NotEnded(RunId),
     /// The stored run does not read back.
     #[error("what is stored of {0} does not read back")]
-    Stored(RunId),
+    Stored(RunId, #[source] Box<dyn std::error::Error + Send + Sync>),
     /// The workspace could not be captured.
     #[error(transparent)]
     Capture(#[from] CaptureError),
@@ -128,8 +128,8 @@ impl Desk {
         if !row.has_receipt {
             return Err(ContinueError::NotEnded(wish.run.clone()));
         }
-        let stored = || ContinueError::Stored(wish.run.clone());
-        let before: RunRequest = serde_json::from_str(&row.request).map_err(|_| stored())?;
+        let before: RunRequest = serde_json::from_str(&row.request)
+            .map_err(|error| ContinueError::Stored(wish.run.clone(), error.into()))?;
         let sessions = self.plane().home().sessions();
         fs::create_dir_all(&sessions).map_err(ContinueError::Home)?;
         let place = tempfile::Builder::new().prefix("continued-").tempdir_in(&sessions);
@@ -264,7 +264,10 @@ impl Desk {
     fn add_changes(&self, run: &RunId, digest: Digest, at: &Places) -> Result<(), ContinueError> {
         let open = || -> Result<_, ContinueError> {
             let blob = self.plane().store().blob(&digest)?;
-            blob.ok_or_else(|| ContinueError::Stored(run.clone()))
+            blob.ok_or_else(|| {
+                let cause = format!("its blob {digest} is missing");
+                ContinueError::Stored(run.clone(), cause.into())
+            })
         };
         let (journal, _) = Journal::open(&at.journal, &at.files)
             .map_err(|error| ContinueError::Changes(PullError::Journal(error)))?;
@@ -358,7 +361,7 @@ impl BlobSink for StoreSink<'_> {
         io::copy(source, &mut writer)?;
         let blob = writer.finish()?;
         let stored = StoredBlob { digest: blob.digest, bytes: blob.size };
-        let mut waiting = self.waiting.lock().map_err(|_| io::ErrorKind::Other)?;
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push(blob);
         Ok(stored)
     }
@@ -379,8 +382,8 @@ fn artifact(
 ) -> Result<Option<Digest>, ContinueError> {
     let mut found = None;
     for row in store.events(run)? {
-        let stored = || ContinueError::Stored(run.clone());
-        let event: Value = serde_json::from_str(&row.body).map_err(|_| stored())?;
+        let event: Value = serde_json::from_str(&row.body)
+            .map_err(|error| ContinueError::Stored(run.clone(), error.into()))?;
         let body = event.get("event").cloned().unwrap_or_default();
         if let Ok(Event::ArtifactCreated { kind, hash }) = serde_json::from_value(body)
             && kind == wanted

@@ -32,6 +32,15 @@ pub enum KeyringError {
         /// What brings it.
         package: &'static str,
     },
+    /// The program that asks it cannot be started.
+    #[error("{program} cannot be started")]
+    NotStarted {
+        /// Which program.
+        program: &'static str,
+        /// What the system said.
+        #[source]
+        cause: std::io::Error,
+    },
     /// The keyring has no such key, or does not give it.
     #[error("the keyring has no key called {KEY_NAME}; put it there with: {remedy}")]
     Missing {
@@ -49,7 +58,7 @@ pub enum KeyringError {
     },
     /// It is no text.
     #[error("the master key is not text")]
-    NotText,
+    NotText(#[source] std::string::FromUtf8Error),
 }
 
 /// Returns the master key from where `source` says.
@@ -105,9 +114,9 @@ fn ask(
             command.env(name, value);
         }
     }
-    command.output().map_err(|_| absent)
+    command.output().map_err(|cause| KeyringError::NotStarted { program, cause })
 }
 
 fn text(output: &Output) -> Result<String, KeyringError> {
-    String::from_utf8(output.stdout.clone()).map_err(|_| KeyringError::NotText)
+    String::from_utf8(output.stdout.clone()).map_err(KeyringError::NotText)
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use warrant_plane::policy_holder::PolicyHolder;
-use warrant_plane::{Home, HomeEnvironment, random};
+use warrant_plane::{Home, HomeEnvironment, HomeError, random};
 use warrant_protocol::{Evidence, Isolation, VersionRange};
 use warrant_sandbox::Remote;
 use warrant_sandbox::remote::{NotConfigured, ProviderConfig, Surroundings};
@@ -34,7 +34,7 @@ pub enum NoProvider {
     },
     /// There is no home to look in.
     #[error("there is no home to look for providers.json in")]
-    NoHome,
+    NoHome(#[source] HomeError),
 }
 
 /// Checks that a provider can be used, before a home is made or anything is asked.
@@ -44,7 +44,7 @@ pub enum NoProvider {
 pub fn check(isolation: Isolation, home: Option<&Path>) -> Result<(), NoProvider> {
     let root = match home {
         Some(home) => home.to_owned(),
-        None => HomeEnvironment::of_process().locate().map_err(|_| NoProvider::NoHome)?,
+        None => HomeEnvironment::of_process().locate().map_err(NoProvider::NoHome)?,
     };
     let around = surroundings(&root, "nobody", &root)?;
     Remote::open(isolation, around).map(drop).map_err(NoProvider::from)

@@ -42,7 +42,7 @@ pub enum RecordError {
     },
     /// A stored event does not read back.
     #[error("a stored event of {0} does not read back")]
-    Damaged(RunId),
+    Damaged(RunId, #[source] serde_json::Error),
     /// Its bytes were removed, or cannot be read.
     #[error("blob {0} is not here any more")]
     Gone(Digest),
@@ -65,10 +65,10 @@ pub fn artifact(
     run: &RunId,
     wanted: ArtifactKind,
 ) -> Result<Option<Digest>, RecordError> {
-    let damaged = || RecordError::Damaged(run.clone());
     let mut found = None;
     for row in desk.plane().store().events(run)? {
-        let event: Value = serde_json::from_str(&row.body).map_err(|_| damaged())?;
+        let event: Value = serde_json::from_str(&row.body)
+            .map_err(|error| RecordError::Damaged(run.clone(), error))?;
         let body = event.get("event").cloned().unwrap_or_default();
         if let Ok(Event::ArtifactCreated { kind, hash }) = serde_json::from_value(body)
             && kind == wanted

@@ -90,7 +90,7 @@ fn usage(error: TokenFileError) -> anyhow::Error {
         | TokenFileError::Taken(_)
         | TokenFileError::NoWorkspace { .. }
         | TokenFileError::BadWorkspace { .. } => Misuse::of(error.into()),
-        other @ (TokenFileError::File { .. } | TokenFileError::Damaged(_)) => other.into(),
+        other @ (TokenFileError::File { .. } | TokenFileError::Damaged(..)) => other.into(),
     }
 }
 

@@ -74,7 +74,8 @@ pub(crate) fn put_back(home: Option<&Path>, arguments: &Restore) -> anyhow::Resu
     let restored = match restored {
         // Nobody gave one: ask, if there is somebody to ask.
         Err(RestoreError::Sealed) => {
-            let text = from_terminal().map_err(|_| Misuse::of(RestoreError::Sealed.into()))?;
+            let text =
+                from_terminal().map_err(|error| Misuse::of(error.context(RestoreError::Sealed)))?;
             restore_with(&root, arguments, Some(text))?
         }
         Err(error @ RestoreError::NotEmpty(_)) => return Err(Misuse::of(error.into())),
@@ -202,8 +203,9 @@ fn root_of(home: Option<&Path>) -> anyhow::Result<PathBuf> {
 fn passphrase(source: &PassphraseSource) -> anyhow::Result<String> {
     match given_passphrase(source)? {
         Some(text) => Ok(text),
-        None => from_terminal().map_err(|_| {
-            Misuse::of(anyhow!("no passphrase: give --passphrase-file FILE or set {PASSPHRASE}"))
+        None => from_terminal().map_err(|error| {
+            let way = format!("no passphrase: give --passphrase-file FILE or set {PASSPHRASE}");
+            Misuse::of(error.context(way))
         }),
     }
 }

@@ -32,7 +32,9 @@ impl Lamport {
         file.read_to_string(&mut text)?;
         let stored = match text.trim() {
             "" => 0,
-            text => text.parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?,
+            text => {
+                text.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?
+            }
         };
         let next = self.last.max(stored).saturating_add(1);
         file.rewind()?;

@@ -165,11 +165,12 @@ fn request(
 pub(super) fn destinations(
     given: &[String],
 ) -> Result<(Vec<Host>, Option<Vec<EgressRule>>), WorkshopError> {
-    let bad = |text: &str| {
-        WorkshopError::Invalid(format!("`{text}` is no host name or address that can be allowed"))
+    let bad = |text: &str, error| {
+        let what = format!("`{text}` is no host name or address that can be allowed: {error}");
+        WorkshopError::Invalid(what)
     };
     let rules: Result<Vec<EgressRule>, _> =
-        given.iter().map(|text| text.parse().map_err(|_| bad(text))).collect();
+        given.iter().map(|text| text.parse().map_err(|error| bad(text, error))).collect();
     Ok(EgressRule::part(rules?))
 }
 
@@ -241,7 +242,8 @@ fn below_root(cwd: Option<&str>) -> Result<Option<warrant_protocol::RelPath>, Wo
         return Ok(None);
     };
     let parsed = below.parse();
-    parsed
-        .map(Some)
-        .map_err(|_| WorkshopError::Invalid(format!("`/{below}` cannot be a working directory")))
+    parsed.map(Some).map_err(|error| {
+        let what = format!("`/{below}` cannot be a working directory: {error}");
+        WorkshopError::Invalid(what)
+    })
 }

@@ -50,7 +50,7 @@ pub(super) fn variables(
         return Err(unusable(&format!("path '{path}' is too large")));
     }
     let text = std::str::from_utf8(&held);
-    let kept = read(text.map_err(|_| unusable(&format!("path '{path}' is no text")))?);
+    let kept = read(text.map_err(|error| unusable(&format!("path '{path}' is no text: {error}")))?);
     // SECURITY: whatever writes the file, its variables may do no more than a client's own.
     asks::check_client(&kept)?;
     variables.extend(kept);

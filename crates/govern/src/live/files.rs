@@ -13,6 +13,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use warrant_plane::doors::{Entry, EntryKind, FileAnswer, FileCall, FileFault, inside};
+use warrant_plane::request_context::keep_cause;
 use warrant_protocol::glob::Masks;
 
 /// Larger files do not travel through a door.
@@ -106,7 +107,7 @@ impl Ground<'_> {
         let (below, name) = found.ok_or_else(missing)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let root = openat(CWD, self.directory.join(name), flags, Mode::empty());
-        let root = root.map_err(|_| missing())?;
+        let root = root.map_err(|errno| keep_cause(&errno, missing()))?;
         Ok(Spot { root, below, inside })
     }
 }

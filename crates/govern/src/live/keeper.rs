@@ -90,7 +90,7 @@ pub enum TokenFileError {
     },
     /// The file is damaged.
     #[error("{0} is damaged")]
-    Damaged(PathBuf),
+    Damaged(PathBuf, #[source] Box<dyn std::error::Error + Send + Sync>),
     /// Not a name a token can have.
     #[error("a token's name has 1 to 64 of a-z A-Z 0-9 . _ -")]
     Name,
@@ -259,12 +259,17 @@ impl TokenFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(cause) => return Err(self.file(cause)),
         };
-        let damaged = || TokenFileError::Damaged(self.path.clone());
-        let value: Value = serde_json::from_slice(&content).map_err(|_| damaged())?;
+        let damaged = |cause| TokenFileError::Damaged(self.path.clone(), cause);
+        let value: Value =
+            serde_json::from_slice(&content).map_err(|error| damaged(error.into()))?;
         if value.get("version").and_then(Value::as_str) != Some(VERSION) {
-            return Err(damaged());
+            return Err(damaged(format!("its version is not {VERSION}").into()));
         }
-        value.get("tokens").and_then(Value::as_array).cloned().ok_or_else(damaged)
+        value
+            .get("tokens")
+            .and_then(Value::as_array)
+            .cloned()
+            .ok_or_else(|| damaged("it has no tokens".into()))
     }
 
     fn write(&self, tokens: &[Value]) -> Result<(), TokenFileError> {

@@ -18,6 +18,7 @@ use rustix::fs::inotify::{self, CreateFlags, Event, ReadFlags, Reader, WatchFlag
 use rustix::fs::{Dir, Mode, OFlags};
 use rustix::io::Errno;
 use warrant_plane::doors::{Change, EntryKind, Eye, FileFault, Lookout, Sighting};
+use warrant_plane::request_context::keep_cause;
 use warrant_protocol::RunId;
 use warrant_sandbox::Cancel;
 
@@ -84,8 +85,8 @@ pub(super) fn open(
     };
     let place = places.take().ok_or_else(full)?;
     let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);
-    let inotify = inotify.map_err(|_| full())?;
-    let cancel = Cancel::new().map_err(|_| full())?;
+    let inotify = inotify.map_err(|error| keep_cause(&error, full()))?;
+    let cancel = Cancel::new().map_err(|error| keep_cause(&error, full()))?;
     let watcher = Arc::new(Watcher {
         top,
         spot,
@@ -106,7 +107,7 @@ pub(super) fn open(
     let weak = Arc::downgrade(&lookout);
     let work = move || watcher.keep_looking(&weak);
     let spawned = std::thread::Builder::new().name("lookout".to_owned()).spawn(work);
-    spawned.map_err(|_| full())?;
+    spawned.map_err(|error| keep_cause(&error, full()))?;
     Ok(lookout)
 }
 
