@@ -148,43 +148,120 @@ fn facts(plane: &Plane, whole: &Value) -> Value {
     })
 }
 
+/// The calls of runners, which bring their token in the body or in the head.
+const FLEET: &str =
+    "^/v1/(claims|runners/enroll|blobs|runs/[^/]+/(start|events|renew|complete|hand-back|logs))$";
+
+/// One visit of the fuzzer.
+struct Fuzz<'a> {
+    plane: &'a Plane,
+    /// The token in the head of every call.
+    bearer: Option<&'a str>,
+    facts: Value,
+    /// Which paths, when not all.
+    paths: Option<&'a str>,
+    /// How many calls of each operation it makes up, unless `WARRANT_FUZZ_EXAMPLES` says.
+    examples: u32,
+}
+
+impl Fuzz<'_> {
+    /// Has the plane fuzzed; returns what each operation was answered.
+    fn run(&self) -> String {
+        let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e/clients/schemathesis");
+        let fuzzer = clients.join(".venv/bin/schemathesis");
+        assert!(fuzzer.is_file(), "{} is missing: `cargo xtask install`", fuzzer.display());
+        let folder = tempfile::tempdir().unwrap();
+        let answers = folder.path().join("answers");
+        let url = &self.plane.url;
+        let examples = std::env::var("WARRANT_FUZZ_EXAMPLES");
+        let examples = examples.unwrap_or_else(|_| self.examples.to_string());
+        // It takes well under a minute; the bound is for one that never ends, not for a slow machine.
+        let mut command = Command::new("timeout");
+        command
+            .arg("1200")
+            .arg(&fuzzer)
+            .args(["run", &format!("{url}/v1/openapi.json"), "--url", url])
+            .args(["--checks", CHECKS, "--max-examples", &examples, "--seed", "7"])
+            .args(["--phases", "examples,coverage,fuzzing", "--exclude-path", ENDLESS])
+            .args(["--generation-database", "none", "--no-color", "--continue-on-failure"])
+            .args(["--request-timeout", "30", "--suppress-health-check", "all"])
+            .env("SCHEMATHESIS_HOOKS", clients.join("hooks.py"))
+            .env("WARRANT_FACTS", self.facts.to_string())
+            .env("WARRANT_ANSWERS", &answers)
+            .current_dir(folder.path());
+        if let Some(bearer) = self.bearer {
+            command.args(["--header", &format!("Authorization: Bearer {bearer}")]);
+        }
+        if let Some(paths) = self.paths {
+            command.args(["--include-path-regex", paths]);
+        }
+        let done = command.output().unwrap();
+        let said = String::from_utf8_lossy(&done.stdout);
+        assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
+        let (status, answer) = self.plane.client().call("GET", "/v1/ready", None, None);
+        assert_eq!(status, 200, "it still works: {answer}");
+        std::fs::read_to_string(&answers).unwrap()
+    }
+}
+
 #[test]
 fn a_fuzzer_that_reads_the_description_finds_no_server_error() {
-    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("../e2e/clients/schemathesis");
-    let fuzzer = clients.join(".venv/bin/schemathesis");
-    assert!(fuzzer.is_file(), "{} is missing: `cargo xtask test` installs it", fuzzer.display());
     let plane = generous();
-    let folder = tempfile::tempdir().unwrap();
-    let answers = folder.path().join("answers");
     let leases = HandRunner::enroll(&plane, "default");
     let (whole, held) = whole(&plane, &leases);
-    let facts = facts(&plane, &whole).to_string();
+    let facts = facts(&plane, &whole);
     let (stop, stopped) = channel();
     let renewing = std::thread::spawn(move || renew(&leases, &held, &stopped));
-    // It takes well under a minute; the bound is for one that never ends, not for a slow machine.
-    let done = Command::new("timeout")
-        .arg("1200")
-        .arg(&fuzzer)
-        .args(["run", &format!("{}/v1/openapi.json", plane.url), "--url", &plane.url])
-        .args(["--header", &format!("Authorization: Bearer {}", plane.admin)])
-        .args(["--checks", CHECKS, "--max-examples", "10", "--seed", "7"])
-        .args(["--phases", "examples,coverage,fuzzing", "--exclude-path", ENDLESS])
-        .args(["--generation-database", "none", "--no-color", "--continue-on-failure"])
-        .args(["--request-timeout", "30", "--suppress-health-check", "all"])
-        .env("SCHEMATHESIS_HOOKS", clients.join("hooks.py"))
-        .env("WARRANT_FACTS", facts)
-        .env("WARRANT_ANSWERS", &answers)
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
+    let fuzz = Fuzz { plane: &plane, bearer: Some(&plane.admin), facts, paths: None, examples: 10 };
+    let answers = fuzz.run();
     drop(stop);
     renewing.join().unwrap();
-    let said = String::from_utf8_lossy(&done.stdout);
-    assert!(done.status.success(), "{said}{}", String::from_utf8_lossy(&done.stderr));
     let (_, description) = plane.client().call("GET", "/v1/openapi.json", None, None);
-    every_operation_was_met(&description, &std::fs::read_to_string(&answers).unwrap());
-    let health = plane.client().call("GET", "/v1/ready", None, None);
-    assert_eq!(health.0, 200, "it still works");
+    every_operation_was_met(&description, &answers);
+}
+
+#[test]
+fn a_fuzzer_without_a_token_finds_no_server_error_and_no_undocumented_status() {
+    let plane = generous();
+    let facts = json!({
+        "whole": {}, "operations": {}, "keep": [], "name": "victim", "pool": "default",
+        "claimToken": "a-guess", "runnerToken": "a-guess", "enrollToken": "a-guess",
+        "publicKeyPem": fresh_key().unwrap().public().pem(), "request": request("true", &[]),
+        "id": plane.submit("echo of-somebody-else"), "hash": "0".repeat(64),
+    });
+    let answers = Fuzz { plane: &plane, bearer: None, facts, paths: None, examples: 2 }.run();
+    let is_open = |operation: &str| {
+        [
+            "GET / ",
+            "GET /v1/health ",
+            "GET /v1/ready ",
+            "GET /v1/openapi.json ",
+            "GET /v1/plane-key",
+        ]
+        .iter()
+        .any(|open| operation.starts_with(open))
+    };
+    let good = |line: &&str| line.ends_with(" 200") && !is_open(line);
+    let let_in: Vec<&str> = answers.lines().filter(good).collect();
+    assert!(let_in.is_empty(), "a stranger was let in: {let_in:?}");
+}
+
+#[test]
+fn a_fuzzer_with_a_claim_token_finds_no_server_error_in_what_runners_say() {
+    let plane = generous();
+    let runner = HandRunner::enroll(&plane, "default");
+    plane.submit("echo held");
+    let mut held = runner.claim_with(&json!({"leases": false})).unwrap();
+    let bearer = held.claim_token.clone();
+    let (events, _) = runner.end(&mut held, &Event::RunCompleted {});
+    assert!(!events.is_empty());
+    let facts = facts(&plane, &json!({}));
+    let fuzz =
+        Fuzz { plane: &plane, bearer: Some(&bearer), facts, paths: Some(FLEET), examples: 5 };
+    let answers = fuzz.run();
+    for call in ["/start", "/events", "/renew", "/complete", "/hand-back", "/logs"] {
+        assert!(answers.contains(call), "{call} was never met");
+    }
 }
 
 /// Checks that the fuzzer met each operation itself, and not its limits.
