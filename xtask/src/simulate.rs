@@ -47,7 +47,17 @@ impl Seeds {
         };
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let status = Command::new(&cargo)
-            .args(["test", "-p", "warrant-e2e", "--test", "it", TEST, "--", "--exact"])
+            .args([
+                "test",
+                "-p",
+                "warrant-e2e",
+                "--test",
+                "it",
+                TEST,
+                "--",
+                "--exact",
+                "--nocapture",
+            ])
             .env_remove("WARRANT_SIMULATE_SEED")
             .env(name, value.to_string())
             .status()

@@ -18,6 +18,9 @@ const SEEDS: u64 = 300;
 /// How many seeds are simulated at the same time.
 const THREADS: usize = 2;
 
+/// After how many seeds the person who waits is told.
+const PROGRESS: u64 = 500;
+
 /// How many failing seeds are enough.
 const MOST_FAILURES: usize = 5;
 
@@ -65,7 +68,11 @@ fn simulated_fleets_keep_every_promise() {
                 break;
             }
             let outcome = simulate(seed, Mistake::None);
-            seen.lock().unwrap().add(seed, outcome, log_lines);
+            let mut seen = seen.lock().unwrap();
+            seen.add(seed, outcome, log_lines);
+            if (seed + 1) % PROGRESS == 0 {
+                println!("seed {} of {to}, {} failed", seed + 1, seen.failures.len());
+            }
         }
     };
     thread::scope(|scope| {
