@@ -215,8 +215,9 @@ mod tests {
     use super::Cli;
 
     /// Commands that print no JSON of ours, and why.
-    const WITHOUT_JSON: [(&str, &str); 5] = [
+    const WITHOUT_JSON: [(&str, &str); 6] = [
         ("warrant mcp", "speaks JSON-RPC on standard output"),
+        ("warrant sandbox provider-port", "speaks JSON lines on standard output"),
         ("warrant hook claude-code", "its answer is the agent's own JSON"),
         ("warrant hook codex", "its answer is the agent's own JSON"),
         ("warrant export", "prints JSON lines and nothing else; --json is taken as --jsonl"),

@@ -25,6 +25,7 @@ mod mcp;
 pub(crate) mod plane;
 mod policy;
 mod provider;
+mod provider_port;
 mod providers;
 mod pulling;
 mod reading;
@@ -146,6 +147,7 @@ fn sandbox(home: Option<&Path>, command: Sandbox) -> anyhow::Result<Exit> {
         Sandbox::Providers { json } => providers::list(home, json),
         Sandbox::Reap { provider, json } => providers::reap(home, provider.as_deref(), json),
         Sandbox::Continue(arguments) => continuing::run(home, &arguments),
+        Sandbox::ProviderPort { provider, logging } => provider_port::run(home, provider, &logging),
         Sandbox::Conform { provider, tier, json, report } => {
             let report = report.as_deref();
             conform::run(home, &conform::Wanted { provider: &provider, tier: &tier, json, report })

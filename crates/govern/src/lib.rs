@@ -20,6 +20,7 @@ pub mod keyring;
 pub mod live;
 pub mod mcp;
 pub mod output;
+pub mod provider_port;
 pub mod providers;
 pub mod record;
 mod underway;

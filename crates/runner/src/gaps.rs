@@ -111,12 +111,17 @@ pub(crate) fn survey(invocation: &Invocation, isolation: Isolation) -> Lowering 
     on_ground(isolation, |ground| lowering_survey(invocation, ground))
 }
 
-/// Looks at something on the ground of this machine.
-fn on_ground<T>(isolation: Isolation, look: impl FnOnce(&Ground<'_>) -> T) -> T {
+/// Returns what the local tiers bring by themselves.
+pub(crate) fn runtime_roots() -> Vec<Root> {
     let root = |path: &&str, access: Access| Root { path: PathBuf::from(path), access };
     let readable = READABLE.iter().map(|path| root(path, Access::Read));
     let writable = WRITABLE.iter().map(|path| root(path, Access::ReadWrite));
-    let runtime: Vec<Root> = readable.chain(writable).collect();
+    readable.chain(writable).collect()
+}
+
+/// Looks at something on the ground of this machine.
+fn on_ground<T>(isolation: Isolation, look: impl FnOnce(&Ground<'_>) -> T) -> T {
+    let runtime = runtime_roots();
     let unknown_paths = match isolation {
         // Whatever the shell makes of it, only what was given exists inside.
         Isolation::Namespace => UnknownPaths::Warn,

@@ -9,8 +9,8 @@ use warrant_protocol::request::{AgentSpec, PathGap, SecretClaim};
 use warrant_protocol::{
     ContractBody, Digest, Isolation, KeyId, Limits, RunId, RunRequest, Timestamp,
 };
-use warrant_sandbox::lowering::{Asked, GapDecision, GapEvent, GapReason};
-use warrant_sandbox::{Backend, Invocation, Stdin};
+use warrant_sandbox::lowering::{Asked, Gap, GapDecision, GapEvent, GapReason, Lowering, Root};
+use warrant_sandbox::{Backend, Invocation, Refusal, Stdin};
 
 use crate::own::keep_out;
 use crate::site::Ownership;
@@ -74,6 +74,67 @@ pub fn preview(
             "refused": refusal.to_string(),
         }),
     }
+}
+
+/// What a request meets on this machine before anything starts.
+#[derive(Debug)]
+pub enum Foreseen {
+    /// It has what it needs.
+    Ready {
+        /// What it will have.
+        lowering: Lowering,
+        /// What the backend will apply.
+        artifact: Value,
+    },
+    /// It needs something that it was not given.
+    Gap {
+        /// What is missing.
+        gap: Gap,
+        /// What it would have without it.
+        lowering: Lowering,
+    },
+    /// This machine or this backend does not do it.
+    Refused {
+        /// Why.
+        refusal: Refusal,
+        /// What it would have.
+        lowering: Lowering,
+    },
+}
+
+/// Returns what a request meets here, with no gap closed by anybody. Looks at files, to find where
+/// links lead; starts and stores nothing.
+#[must_use]
+pub fn foresee(
+    request: &RunRequest,
+    terms: Terms<'_>,
+    (workspace, own): (&Path, &Path),
+    backend: &dyn Backend,
+) -> Option<Foreseen> {
+    let invocation = invocation_of(request, terms, workspace)?;
+    let isolation = backend.isolation();
+    let surveyed = gaps::survey(&invocation, isolation);
+    let (invocation, lowering) = match gaps::is_looked_at(isolation) {
+        false => (invocation, surveyed.clone()),
+        true => match gaps::lower(invocation, isolation, None) {
+            Ok(lowered) => (lowered.invocation, lowered.lowering),
+            Err(stopped) => {
+                let gap = stopped.events.into_iter().last()?.gap;
+                return Some(Foreseen::Gap { gap, lowering: surveyed });
+            }
+        },
+    };
+    let kept_out = keep_out(invocation, own, (Ownership::Shared, None));
+    Some(match kept_out.and_then(|invocation| backend.prepare(invocation)) {
+        Ok(plan) => Foreseen::Ready { lowering, artifact: plan.artifact },
+        Err(refusal) => Foreseen::Refused { refusal, lowering },
+    })
+}
+
+/// Returns the roots that the local tiers bring by themselves.
+#[must_use]
+pub fn runtime_roots() -> Vec<Root> {
+    gaps::runtime_roots()
 }
 
 /// Returns the paths that people would have to approve for a request to run on this machine;

@@ -4,6 +4,17 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+const PROVIDER_PORT_HELP: &str = "\
+One JSON object per line on standard input, one per line on standard output, several calls at a time:
+
+  {\"id\":1,\"call\":\"prepareRun\",\"request\":{…}}   {\"id\":1,\"result\":{…}}
+  {\"id\":2,\"call\":\"run\",\"request\":{…}}          {\"id\":2,\"error\":{\"code\":…,\"message\":…}}
+
+The objects are described in docs/provider-port.md. The policy of this home judges every request,
+whatever the caller granted. When standard input ends, what still runs is stopped with its receipt.
+
+Exit codes: 0 standard input ended, 1 failed, 2 usage.";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Sandbox {
     /// Run one program: judged, contracted, inside a checked boundary, with a receipt
@@ -40,6 +51,16 @@ pub(crate) enum Sandbox {
         /// Print JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Serve an external runtime as its sandbox provider (standard input and output)
+    #[command(after_help = PROVIDER_PORT_HELP)]
+    ProviderPort {
+        /// Which local tier: namespace, hermetic, process or mock [default: the strongest one that a
+        /// probe confirms here]
+        #[arg(long, value_name = "P")]
+        provider: Option<String>,
+        #[command(flatten)]
+        logging: crate::logs::LogArguments,
     },
     /// Find out by black-box checks which conformance tier a provider earns
     #[command(

@@ -39,6 +39,7 @@ mod own;
 mod plane;
 mod policy_holder;
 mod progress;
+mod provider_port;
 mod read_only;
 mod remote;
 mod rollback;
