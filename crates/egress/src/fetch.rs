@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::body::{Body, Piece};
 use crate::decision::{Decision, Totals, Why};
-use crate::gate::{Destination, Gate};
+use crate::gate::{AddressSpelling, Destination, Gate};
 use crate::head::{Framing, ResponseHead, parse_response};
 use crate::host::{Host, InvalidHost, sanitize};
 use crate::ledger::{Ledger, LedgerBounds, Subject, Tally};
@@ -224,7 +224,8 @@ impl Client {
 
     async fn fetch_one(&self, request: &Request, url: &Url) -> Result<Response, FetchError> {
         let Url { host, port, .. } = url.clone();
-        let destination = Destination { host, port, asked_address: None };
+        let spelling = AddressSpelling::Bracketed;
+        let destination = Destination { host, port, asked_address: None, spelling };
         let tolerance =
             self.gate.decide(&destination).map_err(|why| self.refuse(&destination, why))?;
         let is_reading = matches!(request.method.as_str(), "GET" | "HEAD");

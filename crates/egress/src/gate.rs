@@ -27,6 +27,17 @@ pub(crate) struct Destination {
     pub(crate) host: Host,
     pub(crate) port: u16,
     pub(crate) asked_address: Option<SocketAddr>,
+    pub(crate) spelling: AddressSpelling,
+}
+
+/// How the record spells an IPv6 address. The reference takes it as it stands in the request: with
+/// brackets in a URL, without them from the target of a CONNECT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AddressSpelling {
+    /// `[2001:db8::1]`.
+    Bracketed,
+    /// `2001:db8::1`.
+    Bare,
 }
 
 /// An address that may be dialed; made only by [`Gate::check`].
@@ -96,6 +107,10 @@ impl Gate {
 
 impl Destination {
     pub(crate) fn subject(&self) -> Subject {
-        Subject { host: self.host.to_string(), port: self.port, asked_address: self.asked_address }
+        let host = match (&self.host, self.spelling) {
+            (Host::Address(address), AddressSpelling::Bare) => address.to_string(),
+            (host, _) => host.to_string(),
+        };
+        Subject { host, port: self.port, asked_address: self.asked_address }
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use self::exchange::{Exchange, Flow};
 use crate::decision::Why;
-use crate::gate::{Destination, Gate};
+use crate::gate::{AddressSpelling, Destination, Gate};
 use crate::head::{BadHead, Framing, RequestHead, Version, parse_request};
 use crate::host::{parse_authority, sanitize};
 use crate::ledger::{Subject, Tally};
@@ -177,7 +177,8 @@ fn ask(door: Door<'_>, head: &RequestHead) -> Result<Ask, Refusal> {
             let (host, port) = parse_authority(target)
                 .map_err(|_| Refusal { text: BLOCKED, ..malformed(target, Why::MalformedHost) })?;
             let port = port.unwrap_or(443);
-            Ok(Ask::Connect(Destination { host, port, asked_address: None }))
+            let spelling = AddressSpelling::Bare;
+            Ok(Ask::Connect(Destination { host, port, asked_address: None, spelling }))
         }
         Door::Proxy if !is_http && !target.contains("://") => {
             Err(Refusal { subject: None, why: Why::MalformedRequest, text: NOT_ABSOLUTE })
@@ -193,7 +194,8 @@ fn ask(door: Door<'_>, head: &RequestHead) -> Result<Ask, Refusal> {
             }
             let (host, port) =
                 parse_authority(authority).map_err(|_| malformed(authority, Why::MalformedHost))?;
-            let destination = Destination { host, port: port.unwrap_or(80), asked_address: None };
+            let (port, spelling) = (port.unwrap_or(80), AddressSpelling::Bracketed);
+            let destination = Destination { host, port, asked_address: None, spelling };
             check_host(head, &destination)?;
             let slash = if path.starts_with('/') { "" } else { "/" };
             Ok(Ask::Send { destination, path: format!("{slash}{path}") })

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::decision::{Decision, Totals, Why};
-use crate::gate::{Destination, Gate};
+use crate::gate::{AddressSpelling, Destination, Gate};
 use crate::host::Host;
 use crate::http::{self, Door, End};
 use crate::ledger::{Ledger, LedgerBounds};
@@ -201,7 +201,9 @@ impl Shared {
             Meaning::Unknown => (Host::Address(address), false),
             Meaning::Literal => (Host::Address(address), true),
         };
-        let destination = Destination { host, port: asked.port(), asked_address: Some(asked) };
+        let spelling = AddressSpelling::Bracketed;
+        let destination =
+            Destination { host, port: asked.port(), asked_address: Some(asked), spelling };
         if !known {
             drop(self.gate.record(&destination, Why::UnknownAddress));
             return client.set_zero_linger();

@@ -8,7 +8,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::decision::Why;
-use crate::gate::{Destination, Gate};
+use crate::gate::{AddressSpelling, Destination, Gate};
 use crate::host::{Host, HostName, InvalidHost, sanitize};
 use crate::ledger::Subject;
 use crate::pipe::{fill, within};
@@ -184,7 +184,8 @@ async fn greet_and_read(
     let SocksRequest { is_connect, host, shown, port, .. } = request;
     let why = match host {
         Ok(host) if is_connect && port != 0 => {
-            return Ok(Some(Destination { host, port, asked_address: None }));
+            let spelling = AddressSpelling::Bracketed;
+            return Ok(Some(Destination { host, port, asked_address: None, spelling }));
         }
         Ok(_) => Why::Unsupported,
         Err(_) => Why::MalformedHost,

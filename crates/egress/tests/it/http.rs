@@ -55,6 +55,14 @@ fn the_words_of_the_reference_are_kept() {
 }
 
 #[test]
+fn an_ipv6_address_is_recorded_as_the_reference_writes_it() {
+    let world = World::new(&["a.test".to_owned()], &[]);
+    world.say(b"GET http://[2001:db8::2]/ HTTP/1.1\r\nHost: [2001:db8::2]\r\n\r\n");
+    world.tunnel("[2001:db8::1]:443").err().unwrap();
+    assert_eq!(world.told(), ["[2001:db8::2]:80 not-listed 1", "2001:db8::1:443 not-listed 1"]);
+}
+
+#[test]
 fn a_chunked_body_goes_both_ways() {
     let origin = Origin::echo();
     let world = World::new(&allow("a.test", origin.port), &[("a.test", "127.0.0.1")]);
