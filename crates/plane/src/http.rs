@@ -21,6 +21,7 @@ mod limits;
 mod local;
 mod logs;
 mod metrics;
+mod old_runner;
 mod openapi;
 mod pace;
 mod people;

@@ -29,7 +29,7 @@ pub struct PolicyFiles {
 #[derive(Debug, Error)]
 pub enum PolicyFilesError {
     /// Neither a preset nor a folder.
-    #[error("`{0}` is no preset (default, strict, dev, ci) and no folder with {files}", files = POLICY_FILES.join(", "))]
+    #[error("`{0}` is no preset ({presets}) and no folder with {files}", presets = Preset::NAMES, files = POLICY_FILES.join(", "))]
     Unknown(String),
     /// A file could not be read.
     #[error("cannot read {path}")]

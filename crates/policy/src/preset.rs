@@ -13,11 +13,16 @@ pub enum Preset {
     Dev,
     /// For build machines: nobody is there to ask.
     Ci,
+    /// For clients and runners of the reference implementation: its own document, its tiers.
+    Reference,
 }
 
 impl Preset {
     /// Every shipped policy.
-    pub const ALL: [Self; 4] = [Self::Default, Self::Strict, Self::Dev, Self::Ci];
+    pub const ALL: [Self; 5] = [Self::Default, Self::Strict, Self::Dev, Self::Ci, Self::Reference];
+
+    /// The names of all of them, for people.
+    pub const NAMES: &'static str = "default, strict, dev, ci or reference";
 
     /// Returns the name used on the command line.
     #[must_use]
@@ -27,6 +32,7 @@ impl Preset {
             Self::Strict => "strict",
             Self::Dev => "dev",
             Self::Ci => "ci",
+            Self::Reference => "reference",
         }
     }
 
@@ -71,6 +77,11 @@ impl Preset {
                     include_str!("../presets/ci/rules.cedar")
                 ),
                 examples: include_str!("../presets/ci/tests.jsonl"),
+            },
+            Self::Reference => PolicyText {
+                document: include_str!("../presets/reference/document.json"),
+                rules: include_str!("../presets/reference/rules.cedar"),
+                examples: include_str!("../presets/reference/tests.jsonl"),
             },
         }
     }

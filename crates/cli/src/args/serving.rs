@@ -64,6 +64,12 @@ pub(crate) struct Dev {
 
 #[derive(Debug, Args)]
 pub(crate) struct PlaneStart {
+    /// The policy that a new home starts with: default, strict, dev, ci or reference
+    ///
+    /// With `reference`, runners and clients of the reference implementation work here: its own
+    /// policy document, the process tier, and blobs that are read without a token while it serves.
+    #[arg(long, value_name = "PRESET")]
+    pub(crate) preset: Option<String>,
     /// Address and port to listen on [default: host and port of config.json]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<SocketAddr>,

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
 pub(crate) struct Init {
-    /// The policy to start with: default, strict, dev or ci [default: default]
+    /// The policy to start with: default, strict, dev, ci or reference [default: default]
     #[arg(long, value_name = "PRESET")]
     pub(crate) preset: Option<String>,
     /// Print JSON
@@ -158,7 +158,7 @@ pub(crate) enum Policy {
     /// Put a policy in force: a preset, or a folder with document.json, rules.cedar, tests.jsonl
     #[command(after_help = POLICY_HELP)]
     Set {
-        /// default, strict, dev, ci, or a folder
+        /// default, strict, dev, ci, reference, or a folder
         #[arg(value_name = "PRESET|DIR")]
         source: String,
         /// Print JSON
@@ -167,7 +167,7 @@ pub(crate) enum Policy {
     },
     /// Check a policy without putting it in force
     Check {
-        /// default, strict, dev, ci, or a folder; the policy of this home without it
+        /// default, strict, dev, ci, reference, or a folder; the policy of this home without it
         #[arg(value_name = "PRESET|DIR")]
         source: Option<String>,
         /// Print JSON
@@ -177,7 +177,7 @@ pub(crate) enum Policy {
     /// Run a policy's own examples (tests.jsonl)
     #[command(after_help = "Exit codes: 0 all pass, 1 an example is decided otherwise, 2 usage.")]
     Test {
-        /// default, strict, dev, ci, or a folder; the policy in force without it
+        /// default, strict, dev, ci, reference, or a folder; the policy in force without it
         #[arg(value_name = "PRESET|DIR")]
         source: Option<String>,
         /// Print JSON
@@ -202,7 +202,7 @@ pub(crate) enum Policy {
     /// Say which recorded requests another policy would decide differently
     #[command(after_help = "Example:\n  warrant policy diff strict")]
     Diff {
-        /// default, strict, dev, ci, or a folder
+        /// default, strict, dev, ci, reference, or a folder
         #[arg(value_name = "PRESET|DIR")]
         source: String,
         /// Print JSON

@@ -21,6 +21,8 @@ use warrant_plane::http::{
     serve, serve_local, tls,
 };
 use warrant_plane::serving::{OfferedSocket, write_address};
+use warrant_policy::preset::Preset;
+use warrant_policy::snapshot::PolicySnapshot;
 
 use super::doors;
 use crate::args::{Plane, PlaneStart};
@@ -39,7 +41,15 @@ pub(crate) fn run(home: Option<&Path>, command: &Plane) -> anyhow::Result<Exit> 
 
 fn start(home: Option<&Path>, arguments: &PlaneStart) -> anyhow::Result<Exit> {
     logs::begin(&arguments.logging, "info")?;
-    let opened = open(home, |settings| limit(settings, arguments))?;
+    let preset = arguments.preset.as_deref().map(preset_named).transpose()?;
+    if let Some(preset) = preset {
+        set_up(home, preset)?;
+    }
+    let opened = open(home, |settings| {
+        limit(settings, arguments);
+        // SECURITY: said anew at every start, so that a home is never left open by an old one.
+        settings.compat.open_blob_reads |= preset == Some(Preset::Reference);
+    })?;
     let address = address(arguments, opened.service.settings()).map_err(Misuse::of)?;
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
         (Some(certificate), Some(key)) => {
@@ -60,6 +70,24 @@ fn start(home: Option<&Path>, arguments: &PlaneStart) -> anyhow::Result<Exit> {
     // Every sandbox that still lives ends with its receipt.
     drop(doors);
     Ok(Exit::Success)
+}
+
+fn preset_named(name: &str) -> anyhow::Result<Preset> {
+    Preset::named(name)
+        .ok_or_else(|| Misuse::of(anyhow::anyhow!("--preset is {}, not `{name}`", Preset::NAMES)))
+}
+
+/// Sets up a new home with a preset. A home that has a policy keeps it.
+fn set_up(home: Option<&Path>, preset: Preset) -> anyhow::Result<()> {
+    let desk = Desk::open_with(home, preset)?;
+    let in_force = desk.policy().map(PolicySnapshot::hash);
+    if in_force != Some(preset.load()?.hash()) {
+        let name = preset.as_str();
+        ui::note(&format!(
+            "this home has a policy of its own, which stays; `warrant policy set {name}` replaces it"
+        ));
+    }
+    Ok(())
 }
 
 /// Puts the limits of the arguments before those of the settings.

@@ -27,7 +27,7 @@ use warrant_plane::policy_holder::PolicyFault;
 pub(crate) fn init(home: Option<&Path>, arguments: &Init) -> anyhow::Result<Exit> {
     let name = arguments.preset.as_deref().unwrap_or("default");
     let Some(preset) = Preset::named(name) else {
-        ui::note(&format!("--preset is default, strict, dev or ci, not `{name}`"));
+        ui::note(&format!("--preset is {}, not `{name}`", Preset::NAMES));
         return Ok(Exit::Usage);
     };
     let desk = Desk::open_with(home, preset)?;

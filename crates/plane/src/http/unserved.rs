@@ -12,20 +12,26 @@ use super::service::PlaneService;
 use super::waiting::Wanted;
 
 impl PlaneService {
-    /// Refuses a request for a tier that no runner of this product makes.
+    /// Refuses a request for a tier that no runner of this product makes, or none of those that
+    /// are enrolled in its pool. A pool without runners gets its first one later.
     pub(super) fn check_offered(&self, request: &RunRequest) -> Result<(), HttpError> {
-        let tier = request.isolation.unwrap_or(Isolation::Process);
-        if tier.is_offered() {
+        let (tier, pool) = (request.isolation.unwrap_or(Isolation::Process), &request.pool);
+        let runners = self.runners_of(pool.as_str());
+        let all: Vec<RunnerAbilities> = runners.iter().map(|runner| runner.abilities()).collect();
+        let makes = |runner: &RunnerAbilities| {
+            runner.isolations.as_ref().is_none_or(|tiers| tiers.contains(&tier))
+        };
+        if tier.is_offered() && (all.is_empty() || all.iter().any(makes)) {
             return Ok(());
         }
-        let runners = self.runners_of(request.pool.as_str());
-        let offered = names(runners.iter().flat_map(|runner| tiers(&runner.abilities())));
+        let offered = names(all.iter().flat_map(tiers));
         let offered = match offered.is_empty() {
             true => names(Isolation::ALL.into_iter().filter(|tier| tier.is_offered())),
             false => offered,
         };
         Err(HttpError::bad_request(format!(
-            "isolation: no runner offers {tier}; use one of {offered}"
+            "isolation: no runner of pool {pool} offers {tier}; use one of {offered}, or start one \
+             that does with `warrant runner start --pool {pool}`"
         )))
     }
 

@@ -53,6 +53,7 @@ pub(in crate::http) async fn claim(State(service): State<Shared>, request: Reque
              directory of its own with --data-dir",
         ));
     }
+    service.check_can_read(wish.leases.unwrap_or(false))?;
     runner.seen(service.plane.now(), service.plane.running_time());
     let wait = Duration::from_millis(wish.wait_ms.unwrap_or(0)).min(MAX_CLAIM_WAIT);
     let deadline = Instant::now() + wait;

@@ -247,7 +247,7 @@ fn nobody_s_body_is_read_before_they_are_known() {
 
 #[test]
 fn a_large_body_with_its_token_inside_is_read_only_once_the_token_is_good() {
-    let plane = Plane::start();
+    let plane = Plane::start_with(|settings| settings.compat.open_blob_reads = true);
     let runner = HandRunner::enroll(&plane, "default");
     plane.submit("true");
     let mut held = runner.claim_with(&json!({})).unwrap();
@@ -303,7 +303,7 @@ fn json_is_bounded_in_values_and_depth_before_it_is_parsed() {
 
 #[test]
 fn a_full_chain_is_refused_by_its_limit_and_the_run_still_completes() {
-    let plane = Plane::start();
+    let plane = Plane::start_with(|settings| settings.compat.open_blob_reads = true);
     let runner = HandRunner::enroll(&plane, "default");
     plane.submit("true");
     let mut held = runner.claim_with(&json!({})).unwrap();

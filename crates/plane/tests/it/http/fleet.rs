@@ -74,8 +74,27 @@ fn the_same_run_is_never_given_to_two_runners() {
 }
 
 #[test]
-fn an_old_runner_gets_its_secrets_with_the_claim_which_is_the_start() {
+fn an_old_runner_that_cannot_read_blobs_is_refused_before_secrets() {
     let plane = Plane::start();
+    let run = plane.submit("true");
+    let runner = HandRunner::enroll(&plane, "default");
+    let claim = json!({"runnerToken": runner.token, "pool": "default"});
+    let (status, answer) = runner.client.call("POST", "/v1/claims", None, Some(&claim));
+    assert_eq!(status, 403, "{answer}");
+    let told = answer["error"].as_str().unwrap();
+    for part in ["--preset reference", "openBlobReads", "warrant runner start"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let view = plane.view(&run);
+    assert_eq!(view["status"], "created", "{view}");
+    assert!(!view["events"].to_string().contains("run.claimed"), "{view}");
+    // A runner that shows its token is not concerned.
+    assert!(runner.claim(0).is_some());
+}
+
+#[test]
+fn an_old_runner_gets_its_secrets_with_the_claim_which_is_the_start() {
+    let plane = Plane::start_with(|settings| settings.compat.open_blob_reads = true);
     let secret = json!({"value": "super-sensitive"});
     let path = "/v1/secrets/MOCK_SECRET";
     let (status, _) = plane.client().call("PUT", path, Some(&plane.admin), Some(&secret));

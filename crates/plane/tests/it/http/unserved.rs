@@ -22,6 +22,22 @@ fn unserved(plane: &Plane, change: impl FnOnce(&mut Value), expected: &[&str]) {
     assert_eq!(expected.is_empty(), told.is_empty(), "{answer}");
 }
 
+#[track_caller]
+fn refused_tier(plane: &Plane, expected: &[&str]) {
+    for is_dry in [false, true] {
+        let mut asked = request("true", &[]);
+        asked["isolation"] = json!("namespace");
+        let body = json!({"request": asked, "dryRun": is_dry});
+        let (status, answer) =
+            plane.client().call("POST", "/v1/runs", Some(&plane.admin), Some(&body));
+        assert_eq!(status, 400, "{answer}");
+        let told = answer["error"].as_str().unwrap();
+        for part in expected {
+            assert!(told.contains(part), "{part}: {answer}");
+        }
+    }
+}
+
 #[test]
 fn whoever_submits_what_nobody_can_serve_is_told_what_is_missing() {
     let plane = Plane::start();
@@ -35,11 +51,8 @@ fn whoever_submits_what_nobody_can_serve_is_told_what_is_missing() {
     });
     while runner.claim_with(&json!({"leases": true, "abilities": offers})).is_some() {}
     unserved(&plane, |_| {}, &[]);
-    unserved(
-        &plane,
-        |asked| asked["isolation"] = json!("namespace"),
-        &["pool default", "isolation namespace", "hermetic, process"],
-    );
+    // A tier that none of them makes would wait in vain.
+    refused_tier(&plane, &["pool default", "offers namespace", "hermetic, process"]);
     unserved(&plane, |asked| asked["agentKind"] = json!("codex"), &["agent codex", "command"]);
     unserved(
         &plane,
@@ -52,7 +65,7 @@ fn whoever_submits_what_nobody_can_serve_is_told_what_is_missing() {
     let dir = std::sync::Arc::clone(&plane.dir);
     drop(plane);
     let plane = Plane::start_in(dir, settings);
-    unserved(&plane, |asked| asked["isolation"] = json!("namespace"), &["hermetic, process"]);
+    refused_tier(&plane, &["hermetic, process"]);
     let other = HandRunner { client: Client::new(&plane.url), ..runner };
     let (status, answer) = plane.client().call(
         "POST",
