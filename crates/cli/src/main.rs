@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use warrant_runner::harness::{self, MOCK_ARGUMENT, MockEnvironment};
+use warrant_runner::harness::{self, MOCK_ARGUMENT, MockEnvironment, MockStreams};
 
 mod args;
 mod commands;
@@ -66,7 +66,10 @@ fn mock_agent() -> Option<ExitCode> {
         return None;
     }
     let prompt = arguments.next().unwrap_or_default().to_string_lossy().into_owned();
-    let done = harness::mock_agent(Path::new("."), &prompt, &MockEnvironment::of_process());
+    let (mut stdout, mut stderr) = (std::io::stdout(), std::io::stderr());
+    let streams = MockStreams { stdout: &mut stdout, stderr: &mut stderr };
+    let environment = MockEnvironment::of_process();
+    let done = harness::mock_agent(Path::new("."), &prompt, &environment, streams);
     Some(done.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 

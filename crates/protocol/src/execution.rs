@@ -231,7 +231,9 @@ pub struct PrepareContext<'a> {
 
 /// An agent nobody here can start.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("agent kind \"{0}\" cannot be started here")]
+#[error(
+    "agent kind \"{0}\" cannot be started here; known kinds are claude-code, codex, cursor, command and mock"
+)]
 pub struct UnknownAgent(pub String);
 
 impl ExecutionSpec {

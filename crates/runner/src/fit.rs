@@ -14,7 +14,7 @@ use warrant_protocol::execution::{
 use warrant_protocol::port::SecretValue;
 use warrant_protocol::request::WorkspaceMode;
 use warrant_protocol::{
-    ContractBody, Event, Isolation, Limits, Outcome, Posture, Preimage, PreimageInputs, SecretName,
+    ContractBody, Event, Limits, Outcome, Posture, Preimage, PreimageInputs, SecretName,
 };
 use warrant_sandbox::{
     Backend, Cancel, Command, EnvValue, EnvVar, Files, Invocation, Network, Plan, Shell, Stdin,
@@ -26,7 +26,8 @@ use crate::journal::Journal;
 use crate::site::{Ownership, Visit};
 
 /// Where programs are looked for when the contract does not say.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const DEFAULT_PATH: &str =
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Returns the execution of a contract with every default filled in.
 pub(crate) fn prepare_execution(
@@ -38,8 +39,11 @@ pub(crate) fn prepare_execution(
         |message: String| Halt::new(Outcome::Failed, FailureClass::CapabilityMismatch, message);
     let execution = contract.execution_or_default();
     let is_pi = matches!(&execution, ExecutionSpec::Agent { agent, .. } if agent.kind == "pi");
-    if is_pi && contract.isolation_or_default() == Isolation::Process {
-        return Err(mismatch("the process tier does not start the agent pi".to_owned()));
+    if is_pi {
+        let message = "agent kind \"pi\" cannot be started in any tier: it has no program of its \
+                       own and runs only inside the harness of the reference implementation; use \
+                       claude-code, codex, cursor or command";
+        return Err(mismatch(message.to_owned()));
     }
     let mock_agent = visit.and_then(Visit::mock_agent);
     let context = PrepareContext { environment, mock_agent };

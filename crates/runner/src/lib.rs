@@ -22,6 +22,7 @@ mod halt;
 pub mod harness;
 mod journal;
 pub mod lease_timer;
+mod missing_program;
 mod own;
 mod pack;
 pub mod preview;

@@ -559,7 +559,9 @@ fn plane_error(run: &RunId, error: CallError) -> PlaneError {
         CallError::Refused { failure: None, status: 401 | 409, .. } => {
             PlaneError::Fenced(run.clone())
         }
-        CallError::Refused { status, message, code, failure } if status < 500 && status != 429 => {
+        CallError::Refused { status, message, code, failure, .. }
+            if status < 500 && status != 429 =>
+        {
             let failure = match (failure, code.as_deref()) {
                 (Some(failure), _) => failure,
                 (None, Some("policy_denied")) => FailureClass::PolicyDenied,

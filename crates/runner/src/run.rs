@@ -17,8 +17,8 @@ use warrant_protocol::fold::FoldError;
 use warrant_protocol::port::{Lease, Plane, PlaneError, SecretValue};
 use warrant_protocol::signed::InvalidSigned;
 use warrant_protocol::{
-    Event, LimitKind, Outcome, PoolName, Posture, PublicKey, Receipt, RunId, RunnerId, SigningKey,
-    Timestamp, Usage,
+    Event, Isolation, LimitKind, Outcome, PoolName, Posture, PublicKey, Receipt, RunId, RunnerId,
+    SigningKey, Timestamp, Usage,
 };
 use warrant_sandbox::{Backend, Cancel, Gate, Operation, Plan, RunReport, Stdin, Stream, TtySize};
 use warrant_workspace::{GatePolicy, Progress, Step, TreePath};
@@ -30,6 +30,7 @@ use crate::gaps::close_gaps;
 use crate::guard::{self, Demands, VersionPins};
 use crate::halt::Halt;
 use crate::journal::Journal;
+use crate::missing_program;
 use crate::own::keep_out;
 use crate::pack::{self, CollectDeadline, Packed, Packing};
 use crate::redact::Redactor;
@@ -296,7 +297,7 @@ fn walk(
     }
     check_held(journal, &demands, &report)?;
     let unpacked = not_packed.as_ref().map(|(_, message)| message.clone());
-    let failure = match (told_failure(&execution, &report), not_packed) {
+    let failure = match (told_failure((&execution, backend.isolation()), &report), not_packed) {
         (Some((class, ended)), Some((_, lost))) => Some((class, format!("{ended}; {lost}"))),
         (ended, lost) => ended.or(lost),
     };
@@ -436,7 +437,7 @@ fn check_held(
 /// Returns why a run is no success; of a program that said nothing and has a code that shells use
 /// for it, that it may not have started at all.
 fn told_failure(
-    execution: &PreparedExecution,
+    (execution, isolation): (&PreparedExecution, Isolation),
     report: &RunReport,
 ) -> Option<(FailureClass, String)> {
     let (class, mut message) = failure_of(&report.outcome)?;
@@ -444,7 +445,7 @@ fn told_failure(
     if let (Outcome::Exited { code: 126 | 127 }, PreparedCommand::Argv { cmd, .. }, true) =
         (&report.outcome, &execution.command, is_silent)
     {
-        message.push_str(&format!("; is there a program `{cmd}` inside?"));
+        message = missing_program::explain(cmd, isolation);
     }
     Some((class, message))
 }

@@ -210,8 +210,13 @@ fn a_program_that_is_not_there_is_named() {
     let missing = machine.exec(&["--", "no-such-program"]);
     assert_eq!(missing.status.code(), Some(127));
     assert!(stderr(&missing).contains("`no-such-program`"), "{}", stderr(&missing));
+    assert!(
+        stderr(&missing).contains("install it there in /usr/local/bin"),
+        "{}",
+        stderr(&missing)
+    );
     let own = machine.exec(&["--", "sh", "-c", "echo mine >&2; exit 127"]);
-    assert!(!stderr(&own).contains("is there a program"), "{}", stderr(&own));
+    assert!(!stderr(&own).contains("was not found"), "{}", stderr(&own));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use warrant_runner::remote::Http;
 
 use self::house::{House, script};
 
@@ -252,26 +253,93 @@ fn the_built_in_agent_works_in_a_fleet() {
     assert_eq!(bundle["receipt"]["status"], "completed", "{bundle}");
     let diff = crate::stdout(&house.warrant(&["diff", &run]));
     assert!(diff.contains("+## task\n+write something\n+\n+secret:absent\n"), "{diff}");
+    let log = crate::stdout(&house.warrant(&["log", &run]));
+    assert_eq!(log, "mock agent received task: write something\nmock agent done\n");
+
+    // In either tier the probe reaches the proxy, which says no and records it.
+    for tier in ["process", "namespace"] {
+        request["prompt"] = json!("try the network");
+        request["isolation"] = json!(tier);
+        let run = house.submit(&request);
+        let bundle =
+            house.wait_for_bundles(std::slice::from_ref(&run), Duration::from_secs(60)).remove(0);
+        let log = crate::stdout(&house.warrant(&["log", &run]));
+        assert!(log.contains("network probe status: 403\nmock agent done\n"), "{tier}: {log}");
+        let accessed = &bundle["receipt"]["networkAccessed"];
+        assert_eq!(accessed[0]["host"], "denied.example.com", "{accessed}");
+        assert_eq!(accessed[0]["decision"], "blocked", "{accessed}");
+    }
+    request["isolation"] = json!("process");
 
     request["prompt"] = json!("please fail");
     let run = house.submit(&request);
-    let bundle = house.wait_for_bundles(&[run], Duration::from_secs(60)).remove(0);
+    let bundle =
+        house.wait_for_bundles(std::slice::from_ref(&run), Duration::from_secs(60)).remove(0);
     assert_eq!(bundle["receipt"]["status"], "failed");
+    let log = crate::stdout(&house.warrant(&["log", &run]));
+    assert!(log.contains("mock agent failing as instructed"), "{log}");
 }
 
 #[test]
-fn an_agent_that_the_process_tier_must_not_start_is_refused_with_a_receipt() {
+fn the_reference_preset_serves_old_runners_out_of_the_box() {
+    let house = House::without_home();
+    let plane = house.start_plane_with("127.0.0.1:0", &["--preset", "reference"]);
+    let _runner = house.start_runner("one", &[]);
+    let http = Http::new(&format!("http://{}", plane.address()), None).unwrap();
+    // As the reference's runner does: no leases, and blobs without a token.
+    let key = warrant_plane::home::fresh_key().unwrap();
+    let wish = json!({
+        "enrollToken": house.enroll_token(),
+        "publicKeyPem": key.public().pem(),
+        "pool": "default",
+    });
+    let enrolled = http.post("/v1/runners/enroll", &wish).unwrap();
+    let claim = json!({"runnerToken": enrolled["runnerToken"], "pool": "default"});
+    assert_eq!(http.post("/v1/claims", &claim).unwrap(), json!({"empty": true}));
+    let repo = house.repo();
+    let ran = house.warrant(&[
+        "run",
+        "--isolation",
+        "process",
+        "--repo",
+        repo.to_str().unwrap(),
+        "--",
+        "echo hi",
+    ]);
+    assert_eq!(crate::stdout(&ran), "hi\n", "{}", crate::stderr(&ran));
+    let shown = crate::stdout(&house.local(&["policy", "show", "--json"]));
+    assert!(shown.contains("reference-run"), "{shown}");
+    drop(plane);
+    // Said anew at every start: without it such a runner is refused before it gets anything.
+    let plane = house.start_plane("127.0.0.1:0");
+    let http = Http::new(&format!("http://{}", plane.address()), None).unwrap();
+    let refused = http.post("/v1/claims", &claim).unwrap_err();
+    assert!(refused.to_string().contains("--preset reference"), "{refused}");
+    drop(plane);
+    let misspelled = house.local(&["plane", "start", "--preset", "refrence"]);
+    assert_eq!(misspelled.status.code(), Some(2));
+    assert!(crate::stderr(&misspelled).contains("reference"), "{}", crate::stderr(&misspelled));
+}
+
+#[test]
+fn the_agent_pi_is_refused_in_every_tier_with_a_receipt() {
     let house = House::new();
     let _plane = house.start_plane("127.0.0.1:0");
-    let _runner = house.start_runner("one", &[]);
-    let mut request = script("unused");
-    request["agentKind"] = json!("pi");
-    request["execution"] = Value::Null;
-    let run = house.submit(&request);
-    let bundle = house.wait_for_bundles(&[run], Duration::from_secs(60)).remove(0);
-    house.verify(&bundle);
-    let last = bundle["events"].as_array().unwrap().last().unwrap().clone();
-    assert_eq!(last["event"]["failure"], "capability_mismatch", "{last}");
+    let others = ["--provider", "hermetic", "--provider", "mock"];
+    let _runner = house.start_runner("one", &others);
+    for tier in ["process", "hermetic", "namespace", "mock"] {
+        let mut request = script("unused");
+        request["agentKind"] = json!("pi");
+        request["execution"] = Value::Null;
+        request["isolation"] = json!(tier);
+        let run = house.submit(&request);
+        let bundle = house.wait_for_bundles(&[run], Duration::from_secs(60)).remove(0);
+        house.verify(&bundle);
+        let last = bundle["events"].as_array().unwrap().last().unwrap().clone();
+        assert_eq!(last["event"]["failure"], "capability_mismatch", "{tier}: {last}");
+        let reason = last["event"]["message"].as_str().unwrap();
+        assert!(reason.contains("\"pi\"") && reason.contains("claude-code"), "{tier}: {reason}");
+    }
 }
 
 #[test]

@@ -74,9 +74,11 @@ fn the_last_line_says_which_run_how_it_ended_and_whose_code_it_is() {
     let end = lines.last().unwrap();
     assert_eq!((&end["exitCode"], &end["exitCodeIs"]), (&3.into(), &"program".into()), "{end}");
     assert_eq!(end["output"], "out\n");
+    assert!(end["runId"].as_str().unwrap().starts_with("run_"), "{end}");
     let denied = house.warrant(&run_words(repo, &["--json", "--agent", "nobody"], "x"));
     let end: Value = serde_json::from_str(&stdout(&denied)).unwrap();
     assert_eq!((&end["exitCode"], &end["exitCodeIs"]), (&3.into(), &"warrant".into()), "{end}");
+    assert!(end["runId"].as_str().unwrap().starts_with("run_"), "a denial has a record: {end}");
 
     // Whoever watches what has ended sees the same.
     let watched = house.warrant(&["watch", &run]);

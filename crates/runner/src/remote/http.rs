@@ -18,6 +18,7 @@ use thiserror::Error;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{oneshot, watch};
 use warrant_protocol::Digest;
+use warrant_protocol::RunId;
 use warrant_protocol::event::FailureClass;
 
 use super::stream::{BlobStream, file_body};
@@ -50,6 +51,8 @@ pub enum CallError {
         code: Option<String>,
         /// The plane's word for the receipt, when the no is a lasting one.
         failure: Option<FailureClass>,
+        /// The run that was refused, when it has a record.
+        run: Option<RunId>,
     },
     /// The answer makes no sense.
     #[error("the plane's answer cannot be read: {0}")]
@@ -406,6 +409,7 @@ async fn timed<T>(
         message: "no answer in time".to_owned(),
         code: None,
         failure: None,
+        run: None,
     };
     tokio::time::timeout(limit, call).await.unwrap_or_else(|_| Err(late()))
 }
@@ -440,7 +444,9 @@ async fn successful(response: Response) -> Result<Response, CallError> {
     let message = text("error").unwrap_or_else(|| "no reason given".to_owned());
     let message = message.chars().filter(|c| !c.is_control()).take(MOST_REFUSAL_CHARS).collect();
     let failure = body.get("failure").and_then(|word| serde_json::from_value(word.clone()).ok());
-    Err(CallError::Refused { status: status.as_u16(), message, code: text("code"), failure })
+    let run = text("runId").and_then(|run| run.parse().ok());
+    let (status, code) = (status.as_u16(), text("code"));
+    Err(CallError::Refused { status, message, code, failure, run })
 }
 
 async fn bounded(mut response: Response) -> Result<Vec<u8>, CallError> {

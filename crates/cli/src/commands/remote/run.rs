@@ -7,7 +7,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::Context as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use warrant_govern::principal;
 use warrant_protocol::execution::{EnvSpec, ExecutionSpec};
 use warrant_protocol::request::{BudgetSpec, Disclosure, NetworkPolicy};
@@ -246,16 +246,20 @@ pub(super) fn submit(
 /// A policy that says no is an answer, not an error.
 fn refused_submission(error: anyhow::Error, as_json: bool) -> anyhow::Result<Exit> {
     match error.downcast_ref() {
-        Some(CallError::Refused { status: 403, message, code, .. })
+        Some(CallError::Refused { status: 403, message, code, run, .. })
             if code.as_deref() == Some("policy_denied") =>
         {
             if as_json {
-                ui::json(&json!({
+                let mut object = json!({
                     "status": "denied",
                     "error": message,
                     "exitCode": Exit::Denied.code(),
                     "exitCodeIs": Exit::Denied.owner(),
-                }));
+                });
+                if let (Value::Object(members), Some(run)) = (&mut object, run) {
+                    members.insert("runId".to_owned(), json!(run));
+                }
+                ui::json(&object);
             } else {
                 let code = exit_text(Exit::Denied);
                 ui::note(&format!("warrant: {} · {code}", ui::printable(message)));

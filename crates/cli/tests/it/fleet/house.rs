@@ -138,8 +138,7 @@ impl House {
     }
 
     fn with_policy(mut document: Value) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let house = Self { dir, at: RefCell::new(None) };
+        let house = Self::without_home();
         let policy = house.directory("policy");
         document["network"]["allowHosts"] = json!(["127.77.0.1", "127.77.0.2"]);
         fs::write(policy.join("document.json"), document.to_string()).unwrap();
@@ -202,6 +201,11 @@ impl House {
         self.at.borrow().clone().unwrap().admin
     }
 
+    /// The token that lets runners in.
+    pub(crate) fn enroll_token(&self) -> String {
+        fs::read_to_string(self.at.borrow().clone().unwrap().enroll).unwrap()
+    }
+
     /// Returns a command against the plane, logged in.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let at = self.at.borrow().clone().unwrap();
@@ -229,11 +233,21 @@ impl House {
     }
 
     /// Starts the plane by a command that ends with the binary.
-    pub(crate) fn start_plane_by(&self, mut command: Command, listen: &str) -> Running {
+    pub(crate) fn start_plane_by(&self, command: Command, listen: &str) -> Running {
+        self.start_plane_of(command, listen, &[])
+    }
+
+    /// Starts the plane with further arguments.
+    pub(crate) fn start_plane_with(&self, listen: &str, more: &[&str]) -> Running {
+        self.start_plane_of(crate::warrant(), listen, more)
+    }
+
+    fn start_plane_of(&self, mut command: Command, listen: &str, more: &[&str]) -> Running {
         let mut child = command
             .arg("--home")
             .arg(self.home())
             .args(["plane", "start", "--json", "--listen", listen])
+            .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(self.said("plane.said"))
