@@ -256,20 +256,16 @@ fn the_built_in_agent_works_in_a_fleet() {
     let log = crate::stdout(&house.warrant(&["log", &run]));
     assert_eq!(log, "mock agent received task: write something\nmock agent done\n");
 
-    // In either tier the probe reaches the proxy, which says no and records it.
-    for tier in ["process", "namespace"] {
-        request["prompt"] = json!("try the network");
-        request["isolation"] = json!(tier);
-        let run = house.submit(&request);
-        let bundle =
-            house.wait_for_bundles(std::slice::from_ref(&run), Duration::from_secs(60)).remove(0);
-        let log = crate::stdout(&house.warrant(&["log", &run]));
-        assert!(log.contains("network probe status: 403\nmock agent done\n"), "{tier}: {log}");
-        let accessed = &bundle["receipt"]["networkAccessed"];
-        assert_eq!(accessed[0]["host"], "denied.example.com", "{accessed}");
-        assert_eq!(accessed[0]["decision"], "blocked", "{accessed}");
-    }
-    request["isolation"] = json!("process");
+    // The probe reaches the proxy, which says no and records it.
+    request["prompt"] = json!("try the network");
+    let run = house.submit(&request);
+    let bundle =
+        house.wait_for_bundles(std::slice::from_ref(&run), Duration::from_secs(60)).remove(0);
+    let log = crate::stdout(&house.warrant(&["log", &run]));
+    assert!(log.contains("network probe status: 403\nmock agent done\n"), "{log}");
+    let accessed = &bundle["receipt"]["networkAccessed"];
+    assert_eq!(accessed[0]["host"], "denied.example.com", "{accessed}");
+    assert_eq!(accessed[0]["decision"], "blocked", "{accessed}");
 
     request["prompt"] = json!("please fail");
     let run = house.submit(&request);

@@ -424,20 +424,24 @@ fn time_and_output_are_bounded() {
 #[test]
 fn several_calls_are_under_way_at_once() {
     let mut owner = Owner::new();
-    // The first ends only after the second has run.
-    let outside = outside();
-    let go = outside.path().join("go");
-    let wait = format!("until test -e {}; do sleep 0.02; done; echo first", go.display());
-    let mut first = owner.request(&wait);
-    first["filesystem"]["read"] = json!([owner.workspace(), outside.path()]);
+    // The first ends only when somebody stops it.
+    let first = owner.request("sleep 600");
     let first = owner.send("run", &first);
+    let latest = |owner: &Owner| owner.machine.json(&["runs", "--json"])["runs"][0].clone();
+    until("it never runs", || latest(&owner)["state"] == "running");
+    let run = latest(&owner)["runId"].as_str().unwrap().to_owned();
     let second = owner.request("echo second");
     let second = owner.send("run", &second);
     let answer = owner.read();
     assert_eq!((&answer["id"], &answer["result"]["stdout"]), (&json!(second), &json!("second\n")));
-    fs::write(&go, "").unwrap();
+    assert!(owner.machine.run(&["cancel", &run]).status.success());
     let answer = owner.read();
-    assert_eq!((&answer["id"], &answer["result"]["stdout"]), (&json!(first), &json!("first\n")));
+    assert_eq!(
+        (&answer["id"], &answer["result"]["ok"]),
+        (&json!(first), &json!(false)),
+        "{answer}"
+    );
+    assert_eq!(answer["result"]["metadata"]["runId"], json!(run));
     owner.verified(&answer["result"]);
 }
 
