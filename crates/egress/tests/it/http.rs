@@ -57,7 +57,7 @@ fn the_words_of_the_reference_are_kept() {
 #[test]
 fn an_ipv6_address_is_recorded_as_the_reference_writes_it() {
     let world = World::new(&["a.test".to_owned()], &[]);
-    world.say(b"GET http://[2001:db8::2]/ HTTP/1.1\r\nHost: [2001:db8::2]\r\n\r\n");
+    world.say(b"GET http://[2001:db8::2]/ HTTP/1.0\r\n\r\n");
     world.tunnel("[2001:db8::1]:443").err().unwrap();
     assert_eq!(world.told(), ["[2001:db8::2]:80 not-listed 1", "2001:db8::1:443 not-listed 1"]);
 }
