@@ -9,7 +9,7 @@ use warrant_sandbox::Stdin;
 
 use super::plan::{Caller, NoPlan, PortPlan};
 use super::request::PortRequest;
-use super::results::{EndedRun, Findings, LoweringParts, PortDenial, lowering_value};
+use super::results::{EndedRun, PortFindings, LoweringParts, PortDenial, lowering_value};
 use super::{CallFailure, PortCall, ProviderPort, TakenCall};
 use crate::desk::{Desk, DeskError, Hands, Permit};
 use crate::keep;
@@ -34,7 +34,7 @@ impl ProviderPort {
         };
         done.or_else(|error| match error {
             DeskError::SecretInRequest { .. } => {
-                let findings = Findings::denied(PortDenial::denied(error.to_string()));
+                let findings = PortFindings::denied(PortDenial::denied(error.to_string()));
                 Ok(match call.call {
                     PortCall::Prepare => findings.prepare_result(isolation),
                     PortCall::Run => findings.not_run_result(isolation),
@@ -46,15 +46,15 @@ impl ProviderPort {
 
     /// Looks at a request: nothing is started or stored. The plan is there unless the request
     /// cannot be expressed here at all.
-    fn look(&self, request: &PortRequest) -> Result<(Findings, Option<Looked>), DeskError> {
+    fn look(&self, request: &PortRequest) -> Result<(PortFindings, Option<Looked>), DeskError> {
         let desk = self.desk()?;
         let caller =
             Caller { desk: &desk, principal: &self.principal, isolation: self.backend.isolation() };
         let mut plan = match PortPlan::make(request, &caller) {
             Ok(plan) => plan,
-            Err(NoPlan::Denied(denial)) => return Ok((Findings::denied(denial), None)),
+            Err(NoPlan::Denied(denial)) => return Ok((PortFindings::denied(denial), None)),
             Err(NoPlan::Gap(gap)) => {
-                return Ok((Findings { gap: Some(gap), ..Findings::default() }, None));
+                return Ok((PortFindings { gap: Some(gap), ..PortFindings::default() }, None));
             }
         };
         plan.ask = desk.with_git(plan.ask)?.ask;
@@ -130,8 +130,8 @@ struct Looked {
     plan: PortPlan,
 }
 
-fn findings_of(request: &PortRequest, plan: &PortPlan, foreseen: Option<Foreseen>) -> Findings {
-    let mut findings = Findings { warnings: plan.warnings.clone(), ..Findings::default() };
+fn findings_of(request: &PortRequest, plan: &PortPlan, foreseen: Option<Foreseen>) -> PortFindings {
+    let mut findings = PortFindings { warnings: plan.warnings.clone(), ..PortFindings::default() };
     let lowering = match foreseen {
         None => {
             findings.denial = Some(PortDenial::denied("this command cannot be started here"));
@@ -160,7 +160,7 @@ fn findings_of(request: &PortRequest, plan: &PortPlan, foreseen: Option<Foreseen
 }
 
 /// Says why policy, or people, keep a command from running; both leave a record.
-fn note_not_run(findings: &mut Findings, permit: &Permit) {
+fn note_not_run(findings: &mut PortFindings, permit: &Permit) {
     let mut note = |name: &str, value: Value| findings.metadata.insert(name.to_owned(), value);
     let approve =
         |run: &RunId| format!("approve it with `warrant approve {run}`, then run it again");

@@ -264,26 +264,26 @@ fn workspace_mode(
 }
 
 /// Where a command starts.
-enum Start {
+enum StartDirectory {
     /// Below the workspace; absent is the workspace itself.
     Below(Option<RelPath>),
     /// In another directory that it was given.
     Elsewhere(String),
 }
 
-fn start(request: &PortRequest, workspace: &Path, roots: &Roots) -> Result<Start, NoPlan> {
+fn start(request: &PortRequest, workspace: &Path, roots: &Roots) -> Result<StartDirectory, NoPlan> {
     let cwd = fs::canonicalize(&request.cwd).unwrap_or_else(|_| request.cwd.clone());
     let no_text = || PortDenial::denied("command.cwd is a path that no request can name");
     if let Ok(below) = cwd.strip_prefix(workspace) {
         if below.as_os_str().is_empty() {
-            return Ok(Start::Below(None));
+            return Ok(StartDirectory::Below(None));
         }
         let below = below.to_str().and_then(|below| below.parse().ok());
-        return Ok(Start::Below(Some(below.ok_or_else(no_text)?)));
+        return Ok(StartDirectory::Below(Some(below.ok_or_else(no_text)?)));
     }
     let path = cwd.to_str().ok_or_else(no_text)?.to_owned();
     if roots.contains(&cwd) {
-        return Ok(Start::Elsewhere(path));
+        return Ok(StartDirectory::Elsewhere(path));
     }
     let message = format!("the command would start in {path}, which it was not given");
     let reason = GapReason::CwdOutsideDeclaredRoots;
@@ -296,9 +296,9 @@ fn ask(
     (workspace, roots, access): (&Path, &Roots, WorkspaceMode),
 ) -> Result<Ask, NoPlan> {
     let (argv, cwd) = match start(request, workspace, roots)? {
-        Start::Below(cwd) => (request.argv.clone(), cwd),
+        StartDirectory::Below(cwd) => (request.argv.clone(), cwd),
         // A contract names directories below the workspace; `env -C` starts in any other.
-        Start::Elsewhere(path) => {
+        StartDirectory::Elsewhere(path) => {
             let change = ["env".to_owned(), "-C".to_owned(), path];
             (change.into_iter().chain(request.argv.iter().cloned()).collect(), None)
         }

@@ -97,7 +97,7 @@ pub(super) struct PortRequest {
 impl PortRequest {
     /// Reads the member `request` of a line.
     pub(super) fn read(value: Option<&Value>) -> Result<Self, InvalidField> {
-        let root = Field { name: "request".to_owned(), value };
+        let root = RequestField { name: "request".to_owned(), value };
         let kind = root.member("kind")?;
         if kind.text()? != KIND {
             return Err(kind.wrong(format!("is not {KIND}")));
@@ -109,7 +109,7 @@ impl PortRequest {
         let metadata = root.member("metadata")?;
         let metadata = if metadata.is_absent() { None } else { Some(metadata) };
         let of_metadata = |name: &str| metadata.as_ref().map(|all| all.member(name)).transpose();
-        let stdin = command.member("stdin")?.or_absent(Field::any_text)?.unwrap_or_default();
+        let stdin = command.member("stdin")?.or_absent(RequestField::any_text)?.unwrap_or_default();
         Ok(Self {
             argv: argv(&command.member("argv")?)?,
             cwd: command.member("cwd")?.path()?,
@@ -117,7 +117,7 @@ impl PortRequest {
             stdin: stdin.as_bytes().to_vec(),
             mode: mode(&policy)?,
             family: match of_metadata("providerFamily")? {
-                Some(family) => family.or_absent(Field::text)?.map(str::to_owned),
+                Some(family) => family.or_absent(RequestField::text)?.map(str::to_owned),
                 None => None,
             },
             network: network(&policy.member("network")?)?,
@@ -129,26 +129,26 @@ impl PortRequest {
             masks: masks(&files, of_metadata("secretGlobs")?)?,
             grants: grants(&root.member("policyGrants")?)?,
             claims_approval: match of_metadata("approvalAccepted")? {
-                Some(accepted) => accepted.or_absent(Field::flag)?.unwrap_or(false),
+                Some(accepted) => accepted.or_absent(RequestField::flag)?.unwrap_or(false),
                 None => false,
             },
             fallback: match root.member("fallback")? {
                 fallback if fallback.is_absent() => None,
-                fallback => fallback.member("mode")?.or_absent(Field::text)?.map(str::to_owned),
+                fallback => fallback.member("mode")?.or_absent(RequestField::text)?.map(str::to_owned),
             },
         })
     }
 }
 
 /// Who asks and what for are the caller's words: they must be there, and decide nothing.
-fn check_action(action: &Field<'_>) -> Result<(), InvalidField> {
+fn check_action(action: &RequestField<'_>) -> Result<(), InvalidField> {
     for name in ["actionId", "runtimeId", "sessionId", "toolId", "ownerRuntime", "intentLabel"] {
         action.member(name)?.text()?;
     }
-    action.member("metadata")?.or_absent(Field::object).map(drop)
+    action.member("metadata")?.or_absent(RequestField::object).map(drop)
 }
 
-fn argv(field: &Field<'_>) -> Result<Vec<String>, InvalidField> {
+fn argv(field: &RequestField<'_>) -> Result<Vec<String>, InvalidField> {
     let argv = field.texts()?;
     match argv.first() {
         Some(program) if !program.is_empty() => Ok(argv),
@@ -156,27 +156,27 @@ fn argv(field: &Field<'_>) -> Result<Vec<String>, InvalidField> {
     }
 }
 
-fn env(field: &Field<'_>) -> Result<BTreeMap<String, String>, InvalidField> {
-    let Some(object) = field.or_absent(Field::object)? else { return Ok(BTreeMap::new()) };
+fn env(field: &RequestField<'_>) -> Result<BTreeMap<String, String>, InvalidField> {
+    let Some(object) = field.or_absent(RequestField::object)? else { return Ok(BTreeMap::new()) };
     let mut env = BTreeMap::new();
     for (name, value) in object {
-        let at = Field { name: format!("{}.{name}", field.name), value: Some(value) };
+        let at = RequestField { name: format!("{}.{name}", field.name), value: Some(value) };
         if name.is_empty() || name.contains(['=', '\0']) {
             return Err(at.wrong("is no name of a variable".to_owned()));
         }
         // A value that is absent leaves the variable out.
-        if let Some(value) = at.or_absent(Field::text)? {
+        if let Some(value) = at.or_absent(RequestField::text)? {
             env.insert(name.clone(), value.to_owned());
         }
     }
     Ok(env)
 }
 
-fn mode(policy: &Field<'_>) -> Result<SandboxMode, InvalidField> {
+fn mode(policy: &RequestField<'_>) -> Result<SandboxMode, InvalidField> {
     let profile = policy.member("profile")?.text()?;
-    policy.member("sandboxId")?.or_absent(Field::text)?;
+    policy.member("sandboxId")?.or_absent(RequestField::text)?;
     let field = policy.member("sandboxMode")?;
-    match field.or_absent(Field::text)? {
+    match field.or_absent(RequestField::text)? {
         None if profile == ROLLBACK_PROFILE => Ok(SandboxMode::WorkspaceRollback),
         None | Some("isolated") => Ok(SandboxMode::Isolated),
         Some("workspace-rollback") => Ok(SandboxMode::WorkspaceRollback),
@@ -187,7 +187,7 @@ fn mode(policy: &Field<'_>) -> Result<SandboxMode, InvalidField> {
     }
 }
 
-fn network(field: &Field<'_>) -> Result<NetworkRequest, InvalidField> {
+fn network(field: &RequestField<'_>) -> Result<NetworkRequest, InvalidField> {
     let (word, hosts, at) = match field.value {
         None | Some(Value::Null) => return Ok(NetworkRequest::Nothing),
         Some(Value::Object(_)) => {
@@ -217,15 +217,15 @@ fn network(field: &Field<'_>) -> Result<NetworkRequest, InvalidField> {
     }
 }
 
-fn may_spawn(field: &Field<'_>) -> Result<bool, InvalidField> {
+fn may_spawn(field: &RequestField<'_>) -> Result<bool, InvalidField> {
     if field.is_absent() {
         return Ok(true);
     }
     field.only(&["spawn"])?;
-    Ok(field.member("spawn")?.or_absent(Field::flag)?.unwrap_or(true))
+    Ok(field.member("spawn")?.or_absent(RequestField::flag)?.unwrap_or(true))
 }
 
-fn resources(field: &Field<'_>) -> Result<ResourceRequest, InvalidField> {
+fn resources(field: &RequestField<'_>) -> Result<ResourceRequest, InvalidField> {
     if field.is_absent() {
         return Ok(ResourceRequest::default());
     }
@@ -238,7 +238,7 @@ fn resources(field: &Field<'_>) -> Result<ResourceRequest, InvalidField> {
         "cpuMs",
         "diskBytes",
     ])?;
-    let number = |name: &str| field.member(name)?.or_absent(Field::number);
+    let number = |name: &str| field.member(name)?.or_absent(RequestField::number);
     Ok(ResourceRequest {
         timeout_ms: number("timeoutMs")?,
         max_output_bytes: number("maxOutputBytes")?,
@@ -249,13 +249,13 @@ fn resources(field: &Field<'_>) -> Result<ResourceRequest, InvalidField> {
     })
 }
 
-fn paths(field: &Field<'_>) -> Result<Vec<PathBuf>, InvalidField> {
-    field.items()?.iter().map(Field::path).collect()
+fn paths(field: &RequestField<'_>) -> Result<Vec<PathBuf>, InvalidField> {
+    field.items()?.iter().map(RequestField::path).collect()
 }
 
-fn masks(files: &Field<'_>, globs: Option<Field<'_>>) -> Result<Vec<String>, InvalidField> {
-    files.member("readonlyRoot")?.or_absent(Field::flag)?;
-    let is_protecting = files.member("protectSecrets")?.or_absent(Field::flag)?.unwrap_or(true);
+fn masks(files: &RequestField<'_>, globs: Option<RequestField<'_>>) -> Result<Vec<String>, InvalidField> {
+    files.member("readonlyRoot")?.or_absent(RequestField::flag)?;
+    let is_protecting = files.member("protectSecrets")?.or_absent(RequestField::flag)?.unwrap_or(true);
     if !is_protecting {
         return Ok(Vec::new());
     }
@@ -265,10 +265,10 @@ fn masks(files: &Field<'_>, globs: Option<Field<'_>>) -> Result<Vec<String>, Inv
     }
 }
 
-fn grants(field: &Field<'_>) -> Result<Vec<OwnerGrant>, InvalidField> {
-    let grant = |item: &Field<'_>| {
+fn grants(field: &RequestField<'_>) -> Result<Vec<OwnerGrant>, InvalidField> {
+    let grant = |item: &RequestField<'_>| {
         item.member("reason")?.text()?;
-        item.member("grantedBy")?.or_absent(Field::text)?;
+        item.member("grantedBy")?.or_absent(RequestField::text)?;
         let access = item.member("access")?;
         let mut is_writable = false;
         for kind in access.items()? {
@@ -286,12 +286,12 @@ fn grants(field: &Field<'_>) -> Result<Vec<OwnerGrant>, InvalidField> {
 
 /// A member of an object, with the path that leads to it.
 #[derive(Debug, Clone)]
-struct Field<'a> {
+struct RequestField<'a> {
     name: String,
     value: Option<&'a Value>,
 }
 
-impl<'a> Field<'a> {
+impl<'a> RequestField<'a> {
     fn wrong(&self, problem: String) -> InvalidField {
         InvalidField { field: self.name.clone(), problem }
     }
@@ -315,9 +315,9 @@ impl<'a> Field<'a> {
         }
     }
 
-    fn member(&self, name: &str) -> Result<Field<'a>, InvalidField> {
+    fn member(&self, name: &str) -> Result<RequestField<'a>, InvalidField> {
         let value = self.object()?.get(name);
-        Ok(Field { name: format!("{}.{name}", self.name), value })
+        Ok(RequestField { name: format!("{}.{name}", self.name), value })
     }
 
     /// Refuses members that nobody knows.
@@ -325,7 +325,7 @@ impl<'a> Field<'a> {
         match self.object()?.keys().find(|name| !known.contains(&name.as_str())) {
             None => Ok(()),
             Some(name) => {
-                let at = Field { name: format!("{}.{name}", self.name), value: None };
+                let at = RequestField { name: format!("{}.{name}", self.name), value: None };
                 Err(at.wrong(format!("is not known; known are {}", known.join(", "))))
             }
         }
@@ -375,11 +375,11 @@ impl<'a> Field<'a> {
     }
 
     /// Returns the items of a list; one that is absent has none.
-    fn items(&self) -> Result<Vec<Field<'a>>, InvalidField> {
+    fn items(&self) -> Result<Vec<RequestField<'a>>, InvalidField> {
         match self.value {
             None | Some(Value::Null) => Ok(Vec::new()),
             Some(Value::Array(items)) => {
-                let item = |(index, value): (usize, &'a Value)| Field {
+                let item = |(index, value): (usize, &'a Value)| RequestField {
                     name: format!("{}[{index}]", self.name),
                     value: Some(value),
                 };

@@ -80,7 +80,7 @@ pub(super) const fn family_of(isolation: Isolation) -> &'static str {
 
 /// What is known about a command before it runs.
 #[derive(Debug, Default)]
-pub(super) struct Findings {
+pub(super) struct PortFindings {
     pub(super) denial: Option<PortDenial>,
     pub(super) gap: Option<Gap>,
     pub(super) lowering: Option<Value>,
@@ -89,7 +89,7 @@ pub(super) struct Findings {
     pub(super) metadata: Map<String, Value>,
 }
 
-impl Findings {
+impl PortFindings {
     pub(super) fn denied(denial: PortDenial) -> Self {
         Self { denial: Some(denial), ..Self::default() }
     }
@@ -141,7 +141,7 @@ impl Findings {
     pub(super) fn ended_result(mut self, isolation: Isolation, run: &EndedRun<'_>) -> Value {
         let EndedRun { ended, kept, capture } = run;
         let (stdout, stderr) = capture.excerpts();
-        let end = End::of(ended);
+        let end = CommandEnd::of(ended);
         let mut facts = std::mem::take(&mut self.metadata);
         facts.insert("runId".to_owned(), json!(ended.run));
         facts.insert("receiptHash".to_owned(), json!(ended.receipt.hash()));
@@ -190,13 +190,13 @@ pub(super) struct EndedRun<'a> {
 }
 
 /// How a command ended, as the port tells it.
-struct End {
+struct CommandEnd {
     exit_code: Option<i64>,
     is_timed_out: bool,
     denial: Option<PortDenial>,
 }
 
-impl End {
+impl CommandEnd {
     fn of(ended: &Ended) -> Self {
         let code =
             |exit_code: i64| Self { exit_code: Some(exit_code), is_timed_out: false, denial: None };
