@@ -9,7 +9,7 @@ use warrant_sandbox::Stdin;
 
 use super::plan::{Caller, NoPlan, PortPlan};
 use super::request::PortRequest;
-use super::results::{EndedRun, PortFindings, LoweringParts, PortDenial, lowering_value};
+use super::results::{EndedRun, LoweringParts, PortDenial, PortFindings, lowering_value};
 use super::{CallFailure, PortCall, ProviderPort, TakenCall};
 use crate::desk::{Desk, DeskError, Hands, Permit};
 use crate::keep;

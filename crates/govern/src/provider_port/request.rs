@@ -134,7 +134,9 @@ impl PortRequest {
             },
             fallback: match root.member("fallback")? {
                 fallback if fallback.is_absent() => None,
-                fallback => fallback.member("mode")?.or_absent(RequestField::text)?.map(str::to_owned),
+                fallback => {
+                    fallback.member("mode")?.or_absent(RequestField::text)?.map(str::to_owned)
+                }
             },
         })
     }
@@ -253,9 +255,13 @@ fn paths(field: &RequestField<'_>) -> Result<Vec<PathBuf>, InvalidField> {
     field.items()?.iter().map(RequestField::path).collect()
 }
 
-fn masks(files: &RequestField<'_>, globs: Option<RequestField<'_>>) -> Result<Vec<String>, InvalidField> {
+fn masks(
+    files: &RequestField<'_>,
+    globs: Option<RequestField<'_>>,
+) -> Result<Vec<String>, InvalidField> {
     files.member("readonlyRoot")?.or_absent(RequestField::flag)?;
-    let is_protecting = files.member("protectSecrets")?.or_absent(RequestField::flag)?.unwrap_or(true);
+    let is_protecting =
+        files.member("protectSecrets")?.or_absent(RequestField::flag)?.unwrap_or(true);
     if !is_protecting {
         return Ok(Vec::new());
     }

@@ -115,9 +115,8 @@ fn what_people_accept_of_a_provider_is_checked() {
 #[test]
 fn the_reference_preset_is_the_reference_s_document() {
     let text = include_str!("../../../../vectors/policy.json");
-    let vectors: serde_json::Value = serde_json::from_str(text).unwrap();
-    let mut document: serde_json::Value =
-        serde_json::from_str(Preset::Reference.text().document).unwrap();
+    let vectors: Value = serde_json::from_str(text).unwrap();
+    let mut document: Value = serde_json::from_str(Preset::Reference.text().document).unwrap();
     let ours = document.as_object_mut().unwrap().remove("controls").unwrap();
     assert_eq!(document, vectors["defaultPolicy"]);
     assert_eq!(ours.as_object().unwrap().keys().collect::<Vec<_>>(), ["isolation"]);
