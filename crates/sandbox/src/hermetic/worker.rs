@@ -11,6 +11,7 @@ mod fixed;
 mod loops;
 mod network;
 mod readers;
+mod sharing;
 mod shell;
 pub(super) mod tools;
 mod walls;

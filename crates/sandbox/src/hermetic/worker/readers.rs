@@ -187,7 +187,7 @@ fn word_may_read(word: &Word, functions: &[String]) -> bool {
 }
 
 /// Returns whether redirections give a command an input of its own.
-fn gives_input(redirects: &[Redirect]) -> bool {
+pub(super) fn gives_input(redirects: &[Redirect]) -> bool {
     redirects.iter().any(|redirect| {
         let is_input = matches!(
             redirect.kind,

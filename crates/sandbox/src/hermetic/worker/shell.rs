@@ -17,6 +17,7 @@ use super::braces::spell_out_ranges;
 use super::fixed::{self, FixedFs, Mktemp};
 use super::loops::read_by_line;
 use super::network::Transport;
+use super::sharing::shared_input;
 use super::tools::{self, MissingCommands, spell_out_date};
 use super::{Incoming, Line, curl};
 use crate::hermetic::commands::Commands;
@@ -55,9 +56,8 @@ pub(super) fn run(line: &Line, incoming: Receiver<Incoming>, job: Job) -> io::Re
         .build()?;
     let transport =
         request.network.then(|| Transport::new(line.clone(), Arc::new(Mutex::new(incoming))));
-    let script = match spell_out_ranges(&request.script) {
-        Ok(script) if request.fixed => script,
-        Ok(script) => read_by_line(&script),
+    let script = match prepared(&request, &stdin) {
+        Ok(script) => script,
         Err(complaint) => {
             let text = format!("{}: {complaint}\n", request.arg0);
             line.send_stream(Kind::Stderr, text.as_bytes());
@@ -91,6 +91,19 @@ pub(super) fn run(line: &Line, incoming: Receiver<Incoming>, job: Job) -> io::Re
             })
         }
     }
+}
+
+/// Returns the script as the interpreter gets it, or why it would be interpreted wrongly.
+fn prepared(request: &Request, stdin: &[u8]) -> Result<String, String> {
+    let script = spell_out_ranges(&request.script)?;
+    if let Some(at) = shared_input(&script, !stdin.is_empty()) {
+        return Err(format!(
+            "line {at}: this command reads an input that another one has read to its end, which \
+             the hermetic tier cannot do as bash does; give each its own input, or use \
+             --isolation namespace"
+        ));
+    }
+    Ok(if request.fixed { script } else { read_by_line(&script) })
 }
 
 fn build(

@@ -1,7 +1,7 @@
 //! What the interpreter cannot do as bash does, it says, and fails.
 
 use warrant_protocol::Outcome;
-use warrant_sandbox::WorkspaceAccess;
+use warrant_sandbox::{Stdin, WorkspaceAccess};
 
 use super::kit::Bench;
 
@@ -42,6 +42,19 @@ fn a_limit_of_the_interpreter_is_named() {
     check(&bench, "printf '%20000d' 1", 1, "exceeds limit 10000");
     let awk = "awk 'BEGIN { for (i = 0; i < 3000000; i++) print i }' > f";
     check(&bench, awk, 2, "output limit exceeded (max 10MB)");
+}
+
+#[test]
+fn a_script_whose_commands_share_an_input_is_refused() {
+    let mut bench = Bench::new();
+    bench.put("f", "a\nb\nc\n");
+    let complaint = "line 2: this command reads an input that another one has read to its end";
+    check(&bench, "echo never\n{ head -n 1; cat; } < f", 1, complaint);
+    check(&bench, "\nprintf 'a\\nb\\n' | { cat; cat; }", 1, complaint);
+    check(&bench, "\nwhile read x; do cat; done < f", 1, complaint);
+    bench.check("{ read x; cat; } < f; { cat; } < f | wc -l", "b\nc\n3\n");
+    bench.invocation.stdin = Stdin::Bytes(b"once\n".to_vec());
+    check(&bench, "cat\ncat", 1, complaint);
 }
 
 #[test]
