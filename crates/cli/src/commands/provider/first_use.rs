@@ -8,11 +8,11 @@ use std::io::{self, BufRead as _, IsTerminal as _};
 use anyhow::Context as _;
 use serde_json::Value;
 use warrant_govern::{Desk, providers};
-use warrant_protocol::{Isolation, Posture, RunId};
+use warrant_protocol::{Isolation, Posture, RunId, VersionRange};
 use warrant_runner::{ProviderRemedy, UnprovenComponent};
 
 use super::change::{self, ProviderChange};
-use super::refused;
+use super::{accepted, refused};
 use crate::args::Exec;
 use crate::ui;
 
@@ -41,17 +41,35 @@ pub(crate) fn is_accepted(
             return Ok(false);
         }
     }
+    let mut pin = unpinned_version(desk, &posture);
+    if let Some(version) = &pin {
+        ui::note(&format!("version {version} of {isolation} is pinned with it"));
+    }
     for one in lacking {
         let change = match one.remedy {
             Some(ProviderRemedy::Accept(evidence)) => {
                 ProviderChange::Accept { component: one.name, evidence }
             }
-            Some(ProviderRemedy::Pin(version)) => ProviderChange::Pin(version.parse()?),
+            Some(ProviderRemedy::Pin(version)) => {
+                pin = None;
+                ProviderChange::Pin(version.parse()?)
+            }
             None => return Ok(false),
         };
         change::make(desk, isolation, &change)?;
     }
+    if let Some(version) = pin {
+        change::make(desk, isolation, &ProviderChange::Pin(version))?;
+    }
     Ok(true)
+}
+
+/// Returns the version that a provider reports, when nobody pinned one yet: the first use that a
+/// person confirms pins it.
+fn unpinned_version(desk: &Desk, posture: &Posture) -> Option<VersionRange> {
+    let is_told = posture.enforces("provider_version");
+    let is_pinned = !accepted(desk, posture.isolation).versions.is_empty();
+    (is_told && !is_pinned).then(|| posture.provider_version.parse().ok())?
 }
 
 fn question(isolation: Isolation, one: &UnprovenComponent) -> String {

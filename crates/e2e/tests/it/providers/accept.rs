@@ -106,6 +106,7 @@ fn on_a_terminal_the_first_use_of_a_provider_asks_and_a_no_changes_nothing() {
     assert!(said.contains("first-use-end"), "{said}");
     let shown = json_of(&site, &["provider", "show", "e2b"]);
     assert_eq!(shown["accepted"]["image_digest"]["evidence"], "requested", "{shown}");
+    assert_eq!(shown["pinned"][0]["version"], "0.6.13", "the version of the first use: {shown}");
     let ran = typed(&site, &["sandbox", "exec", "--provider", "e2b", "--", "echo", "later"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "later\n"), "{}", ran.stderr);
 }
