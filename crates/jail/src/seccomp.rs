@@ -4,6 +4,8 @@
 //! the kernel did not have it, and so does every call of a newer kernel; known and dangerous ones
 //! answer `EPERM`. Of some calls the arguments decide: this file. The list is `seccomp/table.rs`.
 
+#[cfg(test)]
+mod architectures;
 mod assembly;
 mod table;
 

@@ -133,8 +133,15 @@ fn tree(segments: &[CallRange]) -> Vec<sock_filter> {
         return pivot.code.clone();
     }
     let (left, right) = (tree(left), tree(right));
-    let skip = u32::try_from(left.len()).unwrap_or(u32::MAX);
-    let mut code = vec![branch(JUMP_GREATER_EQUAL, pivot.start, 0, 1), statement(JUMP, skip)];
+    // One comparison that jumps by itself where it can: the kernel compiles every instruction of a
+    // filter each time it is installed.
+    let mut code = match u8::try_from(left.len()) {
+        Ok(skip) => vec![branch(JUMP_GREATER_EQUAL, pivot.start, skip, 0)],
+        Err(_) => {
+            let skip = u32::try_from(left.len()).unwrap_or(u32::MAX);
+            vec![branch(JUMP_GREATER_EQUAL, pivot.start, 0, 1), statement(JUMP, skip)]
+        }
+    };
     code.extend(left);
     code.extend(right);
     code
