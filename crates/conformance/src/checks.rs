@@ -59,6 +59,36 @@ pub fn required_by(tier: Tier) -> impl Iterator<Item = &'static Check> {
     required.flat_map(|level| all().filter(move |check| check.level == level))
 }
 
+/// The check that tries each component which a posture can claim.
+const TRIED_BY: [(&str, &str); 20] = [
+    ("files.read", "claims.files-read"),
+    ("files.write", "claims.files-write"),
+    ("files.masks", "files.masks"),
+    ("network", "network.deny-all"),
+    ("network.names", "claims.network-names"),
+    ("processes.namespace", "claims.processes-namespace"),
+    ("processes.kill", "stop.exit-kills-tree"),
+    ("syscalls", "claims.syscalls"),
+    ("privileges", "claims.privileges"),
+    ("ipc", "claims.ipc"),
+    ("environment", "claims.environment"),
+    ("limits.wall", "stop.deadline"),
+    ("limits.cpu", "limits.cpu"),
+    ("limits.memory", "limits.memory"),
+    ("limits.processes", "limits.processes"),
+    ("limits.open-files", "limits.open-files"),
+    ("limits.file-size", "limits.file-size"),
+    ("limits.disk", "limits.disk"),
+    ("limits.inodes", "limits.inodes"),
+    ("limits.output", "limits.output"),
+];
+
+/// Returns the check that tries a component, so that nothing can be claimed which nobody tries.
+pub fn tried_by(component: &str) -> Option<&'static Check> {
+    let row = TRIED_BY.iter().find(|(name, _)| *name == component);
+    row.and_then(|(_, id)| find(id))
+}
+
 /// Returns the check of this id.
 #[must_use]
 pub fn find(id: &str) -> Option<&'static Check> {
@@ -70,6 +100,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn every_component_has_a_check_that_tries_it() {
+        for name in crate::preflight::vocabulary() {
+            assert!(tried_by(&name).is_some(), "nobody tries {name}");
+        }
+        assert_eq!(crate::preflight::vocabulary().count(), TRIED_BY.len());
+    }
 
     #[test]
     fn ids_are_unique_and_every_level_has_checks() {

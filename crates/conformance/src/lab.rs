@@ -82,6 +82,8 @@ pub(crate) struct Ran {
     pub(crate) total: u64,
     /// The largest piece the sink was given.
     pub(crate) largest: usize,
+    /// Hosts that were refused.
+    pub(crate) refused: Vec<String>,
     /// How long it took.
     pub(crate) took: Duration,
 }
@@ -269,6 +271,7 @@ impl<'a> Lab<'a> {
                     stderr: heard.stderr,
                     total: heard.total,
                     largest: heard.largest,
+                    refused: heard.refused,
                     took,
                 }))
             }

@@ -38,6 +38,8 @@ pub(crate) struct Heard {
     pub(crate) total: u64,
     /// The largest piece.
     pub(crate) largest: usize,
+    /// Hosts that were refused.
+    pub(crate) refused: Vec<String>,
     first_at: Option<Instant>,
 }
 
@@ -96,5 +98,9 @@ impl Sink for Recorder {
         Ok(())
     }
 
-    fn network(&self, _decision: NetworkDecision) {}
+    fn network(&self, decision: NetworkDecision) {
+        if !decision.allowed {
+            self.lock().refused.push(decision.host);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use warrant_sandbox::{Command, Shell};
+use warrant_sandbox::{Command, Network, Shell};
 
 use super::Check;
 use super::surroundings::host_variables;
@@ -52,6 +52,12 @@ pub(super) const CHECKS: &[Check] = &[
         level: Level::L2,
         name: "claimed syscalls: a filter is in force and refuses new namespaces",
         run: syscalls,
+    },
+    Check {
+        id: "claims.network-names",
+        level: Level::L2,
+        name: "claimed network.names: a name that nobody allowed is refused, and that is told",
+        run: network_names,
     },
     Check {
         id: "claims.ipc",
@@ -203,6 +209,25 @@ fn syscalls(lab: &Lab<'_>) -> Finding {
                   unshare -m true && echo mounts; exit 0";
     let text = bash(lab, script)?.text();
     ensure(text == "Seccomp:\t2\n", || format!("inside it says `{}`", text.escape_debug()))?;
+    Ok(Passed::Held)
+}
+
+fn network_names(lab: &Lab<'_>) -> Finding {
+    if let Some(moot) = unseen(lab, "network.names")? {
+        return Ok(moot);
+    }
+    if lab.subject.capabilities.is_remote {
+        return Ok(Passed::Moot("names are decided at the provider".to_owned()));
+    }
+    let name = format!("conformance-{}.example", std::process::id());
+    let script = format!("getent hosts {name}; curl -s -m 2 http://{name}/; exit 0");
+    let mut invocation = lab.script(&script);
+    invocation.network = Network::Allow(vec!["allowed.example".to_owned()]);
+    invocation.limits.wall_ms = Some(8_000);
+    let ran = lab.run_invocation(invocation)?;
+    ensure(ran.refused.contains(&name), || {
+        format!("nobody decided about {name}; refused were {:?}", ran.refused)
+    })?;
     Ok(Passed::Held)
 }
 

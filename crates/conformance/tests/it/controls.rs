@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use warrant_conformance::checks::{find, required_by};
+use warrant_conformance::checks::{find, required_by, tried_by};
+use warrant_conformance::preflight::vocabulary;
 use warrant_conformance::{
     Capabilities, Check, Level, OutputFidelity, Report, Subject, Tier, run_checks,
 };
@@ -12,7 +13,7 @@ use warrant_sandbox::{Backend, Namespace};
 
 use crate::bent::{Bend, Bent};
 use crate::kit::Bench;
-use crate::raw::{Groups, Raw};
+use crate::raw::{Claims, Groups, Raw};
 
 /// Returns the namespace tier with one thing bent.
 fn bent(bench: &Bench, bend: Bend) -> Subject {
@@ -199,7 +200,8 @@ fn a_backend_without_a_boundary_fails_every_claim() {
     subject.provider = "raw".into();
     let groups = Groups::default();
     let of_raw = groups.clone();
-    subject.open = Box::new(move || Ok(Arc::new(Raw { groups: of_raw.clone() })));
+    subject.open =
+        Box::new(move || Ok(Arc::new(Raw { groups: of_raw.clone(), claims: Claims::All })));
     let report = examine(&subject, required_by(Tier::Sovereign));
     // What stopped itself would stay for ever, for nothing ends it but this.
     assert!(groups.living() > 0, "the control ends what it started, so it controls nothing");
@@ -230,6 +232,7 @@ fn a_backend_without_a_boundary_fails_every_claim() {
             "claims.processes-namespace",
             "claims.privileges",
             "claims.syscalls",
+            "claims.network-names",
             "claims.ipc",
             "stop.cancel",
             "stop.sigstop",
@@ -242,6 +245,24 @@ fn a_backend_without_a_boundary_fails_every_claim() {
         ],
     );
     assert_eq!(report.earned(), Some(Tier::Compatible));
+}
+
+/// One claim at a time that nothing stands behind: each component, and each is caught.
+#[test]
+fn a_false_claim_is_caught_for_every_component() {
+    let bench = Bench::new();
+    let groups = Groups::default();
+    for name in vocabulary() {
+        let mut subject = bench.subject(Isolation::Namespace);
+        subject.provider = format!("claims {name}");
+        let (of_raw, claimed) = (groups.clone(), name.clone());
+        subject.open = Box::new(move || {
+            Ok(Arc::new(Raw { groups: of_raw.clone(), claims: Claims::Only(claimed.clone()) }))
+        });
+        let check = tried_by(&name).unwrap();
+        fails(&examine(&subject, [check]), &[check.id]);
+    }
+    groups.end();
 }
 
 #[cfg(feature = "hermetic")]

@@ -21,6 +21,23 @@ use warrant_sandbox::{
 /// Starts programs as they are; ends only the one it started.
 pub(crate) struct Raw {
     pub(crate) groups: Groups,
+    pub(crate) claims: Claims,
+}
+
+/// What it says that it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Claims {
+    /// Everything; it does hold the deadline, the output and the environment.
+    All,
+    /// This one component, which it does not hold.
+    Only(String),
+}
+
+impl Claims {
+    /// Whether it leaves a component alone that it could hold.
+    fn neglects(&self, component: &str) -> bool {
+        matches!(self, Self::Only(name) if name == component)
+    }
 }
 
 /// The process groups in which something outlived its run. Clones are the same groups.
@@ -66,8 +83,15 @@ impl Backend for Raw {
 
     fn probe(&self) -> Posture {
         let held = |name: String| {
+            let is_claimed = match &self.claims {
+                Claims::All => true,
+                Claims::Only(claimed) => *claimed == name,
+            };
             let fact = Component {
-                enforcement: Enforcement::Enforced,
+                enforcement: match is_claimed {
+                    true => Enforcement::Enforced,
+                    false => Enforcement::Absent,
+                },
                 evidence: Evidence::Measured,
                 source: "trust me".into(),
                 detail: None,
@@ -93,7 +117,7 @@ impl Backend for Raw {
         sink: &dyn Sink,
         cancel: &Cancel,
     ) -> Result<RunReport, BoundaryError> {
-        run(&plan.invocation, (sink, cancel), self.probe(), &self.groups)
+        run(&plan.invocation, (sink, cancel), self.probe(), self)
             .map_err(|cause| BoundaryError { step: "running", cause })
     }
 }
@@ -102,18 +126,22 @@ fn run(
     invocation: &Invocation,
     (sink, cancel): (&dyn Sink, &Cancel),
     posture: Posture,
-    groups: &Groups,
+    Raw { groups, claims }: &Raw,
 ) -> io::Result<RunReport> {
     let started = Instant::now();
-    let mut child = spawn(invocation)?;
+    let mut child = spawn(invocation, claims)?;
     let group = Pid::from_child(&child);
     feed(&mut child, &invocation.stdin);
     let (said, hears) = channel();
     listen(child.stdout.take().unwrap(), Stream::Stdout, said.clone());
     listen(child.stderr.take().unwrap(), Stream::Stderr, said);
-    let deadline = started + Duration::from_millis(invocation.limits.wall_ms.unwrap_or(60_000));
+    // Even whoever neglects it must end some time, for the checks to end.
+    let late = if claims.neglects("limits.wall") { Duration::from_secs(6) } else { Duration::ZERO };
+    let wall = Duration::from_millis(invocation.limits.wall_ms.unwrap_or(60_000));
+    let deadline = started + wall + late;
     let mut kept = (Vec::new(), Vec::new());
-    let mut left = invocation.limits.output_bytes.unwrap_or(u64::MAX);
+    let bound = invocation.limits.output_bytes.filter(|_| !claims.neglects("limits.output"));
+    let mut left = bound.unwrap_or(u64::MAX);
     let mut ended = None;
     let outcome = loop {
         match hears.recv_timeout(Duration::from_millis(10)) {
@@ -162,7 +190,7 @@ fn run(
     Ok(RunReport { outcome, usage, stdout, stderr, posture, upper: None, operation: None })
 }
 
-fn spawn(invocation: &Invocation) -> io::Result<Child> {
+fn spawn(invocation: &Invocation, claims: &Claims) -> io::Result<Child> {
     let mut process = match &invocation.command {
         Command::Argv { program, args } => {
             let mut process = Process::new(program);
@@ -176,7 +204,10 @@ fn spawn(invocation: &Invocation) -> io::Result<Child> {
         }
     };
     let env = invocation.env.iter().map(|variable| (&variable.name, variable.value.reveal()));
-    process.env_clear().envs(env).current_dir(&invocation.cwd).process_group(0);
+    if !claims.neglects("environment") {
+        process.env_clear();
+    }
+    process.envs(env).current_dir(&invocation.cwd).process_group(0);
     process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
 }
 
