@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use warrant_protocol::{Isolation, Outcome, Posture, error_chain};
+use warrant_protocol::{Isolation, Limits, Outcome, Posture, error_chain};
 
 pub use settings::{NotConfigured, ProviderConfig, Surroundings, shipped_versions};
 pub use wire::Tamper;
@@ -45,7 +45,7 @@ use drive::{Driven, Feed, Watch, without_output};
 use inside::{Look, Source, WORKSPACE, program_line};
 use ledger::Ledger;
 use lower::{check, directory, probe_invocation, revealed, start_timeout};
-use posture::{Findings, pinned_digest, unavailable};
+use posture::{Findings, RemoteStage, after_end, not_read_again, pinned_digest, unavailable};
 use session::{Session, SessionError, With};
 use settings::Account;
 use staging::Staged;
@@ -192,17 +192,24 @@ impl Remote {
         Ok(Readied { session, observed, look })
     }
 
-    fn posture_of(&self, spec: &Spec, observed: &Observed, look: Option<&Look>) -> Posture {
+    fn posture_of(
+        &self,
+        readied: &Readied,
+        observed: &Observed,
+        (limits, stage): (&Limits, RemoteStage),
+    ) -> Posture {
         let version_refusal = match &observed.version {
             Told::Is(version) => self.account.refuses(version),
             Told::Nothing => None,
         };
         posture::posture(&Findings {
             isolation: self.adapter.isolation(),
-            spec,
+            spec: &readied.session.spec,
             observed,
-            look,
+            look: Some(&readied.look),
             version_refusal,
+            limits,
+            stage,
         })
     }
 
@@ -214,14 +221,15 @@ impl Remote {
     ) -> Result<(Driven, Posture, Option<Staged>), SessionError> {
         let invocation = &plan.invocation;
         readied.session.watch(cancel);
-        let session = &mut readied.session;
+        let session = &readied.session;
         let files = &invocation.files;
         let (entries, staged) = staging::collect(&files.workspace, &files.masks)?;
         session.send(&entries)?;
         let source = self.stage_input(session, invocation, cancel)?;
         // Policies change at run time: what is bound is what is read right before the start.
         let again = session.observe()?;
-        let now = self.posture_of(&session.spec, &again, Some(&readied.look));
+        let sent = (&invocation.limits, RemoteStage::Sent);
+        let now = self.posture_of(readied, &again, sent);
         if again != readied.observed {
             return Ok((without_output(Outcome::PostureRefused), now, None));
         }
@@ -246,8 +254,8 @@ impl Remote {
             session.listen(&start, feed, Watch { limits: &invocation.limits, sink, cancel })?;
         // What was opened while the program ran shows in the report.
         let now = match session.observe() {
-            Ok(after) => self.posture_of(&session.spec, &after, Some(&readied.look)),
-            Err(_) => now,
+            Ok(after) => self.posture_of(readied, &after, sent),
+            Err(_) => not_read_again(now),
         };
         Ok((driven, now, Some(staged)))
     }
@@ -315,8 +323,11 @@ impl Backend for Remote {
             .map_err(|refusal| refusal.message)
             .and_then(|spec| self.build(spec, None).map_err(|error| error_chain(&error)));
         match built {
-            Ok(readied) => {
-                self.posture_of(&readied.session.spec, &readied.observed, Some(&readied.look))
+            Ok(mut readied) => {
+                let ready = (&invocation.limits, RemoteStage::Ready);
+                let posture = self.posture_of(&readied, &readied.observed, ready);
+                let end = readied.session.close();
+                after_end(posture, end, &Outcome::Exited { code: 0 })
             }
             Err(why) => unavailable(self.isolation(), &why),
         }
@@ -366,8 +377,8 @@ impl Backend for Remote {
             }
             Refusal { code: "SANDBOX_PROVIDER_UNAVAILABLE", message }
         })?;
-        let spec = &readied.session.spec;
-        let posture = self.posture_of(spec, &readied.observed, Some(&readied.look));
+        let ready = (&plan.invocation.limits, RemoteStage::Ready);
+        let posture = self.posture_of(&readied, &readied.observed, ready);
         bind(&mut plan.artifact, &readied);
         plan.artifact = signable(plan.artifact.take());
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(session, readied);
@@ -408,9 +419,11 @@ impl Backend for Remote {
         let (mut driven, posture, staged) = match self.work(&mut readied, plan, (sink, cancel)) {
             Ok(worked) => worked,
             Err(SessionError::Wire(WireError::Cancelled { .. })) => {
-                let Readied { session, observed, look } = &readied;
-                let posture = self.posture_of(&session.spec, observed, Some(look));
+                let ready = (&plan.invocation.limits, RemoteStage::Ready);
+                let posture = self.posture_of(&readied, &readied.observed, ready);
                 let driven = without_output(Outcome::Cancelled);
+                let end = readied.session.close();
+                let posture = after_end(posture, end, &driven.outcome);
                 return Ok(self.report(driven, Some(posture), None));
             }
             Err(error) => return Err(boundary("preparing the sandbox", error_chain(&error))),
@@ -433,7 +446,8 @@ impl Backend for Remote {
                 }
             }
         };
-        readied.session.close();
+        let end = readied.session.close();
+        let posture = after_end(posture, end, &driven.outcome);
         Ok(self.report(driven, Some(posture), upper))
     }
 }

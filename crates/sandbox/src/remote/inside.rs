@@ -134,7 +134,24 @@ pub(crate) fn look_line(canary: Option<&str>) -> String {
          sed -n 's/^MemTotal: *\\([0-9]*\\) kB/memtotal \\1/p' /proc/meminfo 2>/dev/null; \
          mkdir -p {WORKSPACE} && echo write held || echo write denied; \
          for t in tar sha256sum sed env; do command -v $t >/dev/null 2>&1 && echo tool $t; done; \
-         {try_canary}; echo looked"
+         {try_canary}; {}; echo looked",
+        try_environment()
+    )
+}
+
+/// A variable that nobody asked for.
+const PLANTED: &str = "WARRANT_PLANTED";
+/// What shells set by themselves, with nothing of the sandbox in it.
+const OF_SHELLS: [&str; 5] = ["PATH", "PWD", "OLDPWD", "SHLVL", "_"];
+
+/// Returns the step that plants a variable, takes all away that is not kept, as before the program,
+/// and names what is left.
+fn try_environment() -> String {
+    let clean = scrub("' PATH '");
+    format!(
+        "({PLANTED}=1; export {PLANTED}; {clean}; \
+         for _l in $(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p'); do \
+         echo variable $_l; done; echo variables tried)"
     )
 }
 
@@ -151,6 +168,8 @@ pub(crate) struct Look {
     pub(crate) missing: Vec<&'static str>,
     /// Whether the workspace can be written.
     pub(crate) is_writable: bool,
+    /// Variables that could not be taken away; absent when nobody could look.
+    pub(crate) environment: Option<Vec<String>>,
 }
 
 const TOOLS: [&str; 4] = ["tar", "sha256sum", "sed", "env"];
@@ -176,8 +195,15 @@ impl Look {
             machine_bytes: of("memtotal").and_then(|v| v.parse::<u64>().ok()).map(|kb| kb * 1024),
             missing: TOOLS.into_iter().filter(|tool| !has(tool)).collect(),
             is_writable: of("write") == Some("held"),
+            environment: (of("variables") == Some("tried")).then(|| left_variables(&lines)),
         })
     }
+}
+
+/// Returns the variables that were still there, but for those shells set by themselves.
+fn left_variables(lines: &[(&str, &str)]) -> Vec<String> {
+    let named = lines.iter().filter(|(name, _)| *name == "variable").map(|(_, value)| *value);
+    named.filter(|name| !OF_SHELLS.contains(name)).map(str::to_owned).collect()
 }
 
 /// Why a step of ours inside did not give its result.
@@ -266,6 +292,12 @@ mod tests {
         let look = Look::read(&text).unwrap();
         assert_eq!((look.missing.len(), look.canary_answered), (0, None));
         assert!(look.is_writable && look.machine_bytes.is_some());
+        assert_eq!(look.environment, Some(Vec::new()), "every variable can be taken away here");
+        let left = text.replace("variables tried", "variable WARRANT_PLANTED\nvariables tried");
+        let left = Look::read(&left).unwrap().environment;
+        assert_eq!(left, Some(vec!["WARRANT_PLANTED".to_owned()]));
+        let silent = Look::read(&text.replace("variables tried\n", "")).unwrap();
+        assert_eq!(silent.environment, None, "nobody looked");
         assert_eq!(Look::read(text.trim_end().trim_end_matches("looked")), None);
     }
 

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Posture};
+use warrant_protocol::{
+    Component, Enforcement, Evidence, Isolation, LimitKind, Limits, Outcome, Posture,
+};
 
 use super::adapter::{Observed, Spec, Told};
 use super::inside::Look;
@@ -22,6 +24,28 @@ pub(crate) struct Findings<'a> {
     pub(crate) look: Option<&'a Look>,
     /// Why the version does not count, if it does not.
     pub(crate) version_refusal: Option<String>,
+    /// The limits of the run.
+    pub(crate) limits: &'a Limits,
+    /// How far it has come.
+    pub(crate) stage: RemoteStage,
+}
+
+/// How far a run at a provider has come, for what this side does itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RemoteStage {
+    /// The sandbox was looked at; nothing was sent.
+    Ready,
+    /// The workspace was sent.
+    Sent,
+}
+
+/// How a sandbox ended, as far as anyone saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SandboxEnd {
+    /// Its provider answered that it is deleted.
+    Deleted,
+    /// It could not be deleted.
+    Left,
 }
 
 type Fact = (Enforcement, Evidence, String, Option<String>);
@@ -29,11 +53,9 @@ type Fact = (Enforcement, Evidence, String, Option<String>);
 /// Returns the posture.
 pub(crate) fn posture(findings: &Findings<'_>) -> Posture {
     use Enforcement::{Enforced, Unknown};
-    use Evidence::{Measured, Reported, Unavailable};
+    use Evidence::{Reported, Requested, Unavailable};
     let observed = findings.observed;
-    let ours = |detail: &str| -> Fact {
-        (Enforced, Measured, "this machine".to_owned(), Some(detail.to_owned()))
-    };
+    let ours = |detail: &str| -> Fact { done_here(findings, detail) };
     let untold =
         || -> Fact { (Unknown, Unavailable, "the provider does not tell".to_owned(), None) };
     let mut components = BTreeMap::new();
@@ -51,9 +73,9 @@ pub(crate) fn posture(findings: &Findings<'_>) -> Posture {
     add("files.read", ours("only the staged workspace leaves this machine"));
     add("files.write", ours("changes come back as data and are checked"));
     add("files.masks", ours("masked files are sent empty"));
-    add("environment", ours("every variable that was not asked for is taken away"));
-    let killed = Some("the sandbox is deleted at the end".to_owned());
-    add("processes.kill", (Enforced, Reported, "DELETE of the sandbox".to_owned(), killed));
+    add("environment", environment(findings));
+    let killed = Some("the sandbox is to be deleted at the end".to_owned());
+    add("processes.kill", (Enforced, Requested, DELETION.to_owned(), killed));
     for name in ["processes.namespace", "syscalls", "privileges", "ipc"] {
         add(name, untold());
     }
@@ -69,6 +91,90 @@ pub(crate) fn posture(findings: &Findings<'_>) -> Posture {
         Told::Nothing => "unknown".to_owned(),
     };
     Posture { isolation: findings.isolation, provider_version, components: components.into() }
+}
+
+const DELETION: &str = "DELETE of the sandbox";
+
+/// Returns a posture with what the end of its sandbox showed.
+pub(crate) fn after_end(mut posture: Posture, end: SandboxEnd, outcome: &Outcome) -> Posture {
+    use Enforcement::{Absent, Enforced, Observed};
+    let mut set = |name: &str, enforcement, detail: &str| {
+        let component = Component {
+            enforcement,
+            evidence: Evidence::Reported,
+            source: DELETION.to_owned(),
+            detail: Some(detail.to_owned()),
+        };
+        posture.components.insert(name.to_owned(), component);
+    };
+    match end {
+        SandboxEnd::Deleted => {
+            set("processes.kill", Enforced, "the provider answered that the sandbox is deleted");
+        }
+        SandboxEnd::Left => {
+            const LEFT: &str =
+                "the sandbox could not be deleted; its provider ends it with its lease";
+            set("processes.kill", Absent, LEFT);
+            if !matches!(outcome, Outcome::Exited { .. } | Outcome::Signaled { .. }) {
+                set("limits.wall", Observed, LEFT);
+                set("limits.output", Observed, LEFT);
+            }
+        }
+    }
+    posture
+}
+
+/// Returns a posture whose sandbox could not be read again after the program: what was seen before
+/// may have been changed meanwhile.
+pub(crate) fn not_read_again(mut posture: Posture) -> Posture {
+    for name in ["provider_version", "image_digest", "egress_policy", "network", "mounts"] {
+        if let Some(component) = posture.components.get(name) {
+            let before = component.detail.as_deref().map(|detail| format!("{detail}; "));
+            let component = Component {
+                evidence: component.evidence.min(Evidence::Reported),
+                detail: Some(format!(
+                    "{}not read again after the program",
+                    before.unwrap_or_default()
+                )),
+                ..component.clone()
+            };
+            posture.components.insert(name.to_owned(), component);
+        }
+    }
+    posture
+}
+
+/// What this side does itself with the files; before anything was sent nobody saw it done.
+fn done_here(findings: &Findings<'_>, detail: &str) -> Fact {
+    let source = "this machine".to_owned();
+    match findings.stage {
+        RemoteStage::Sent => {
+            (Enforcement::Enforced, Evidence::Measured, source, Some(detail.to_owned()))
+        }
+        RemoteStage::Ready => {
+            let detail = Some(format!("{detail}; nothing was sent yet"));
+            (Enforcement::Enforced, Evidence::Reported, source, detail)
+        }
+    }
+}
+
+/// Whether variables that were not asked for are taken away: tried inside with one of our own.
+fn environment(findings: &Findings<'_>) -> Fact {
+    let inside = "variables tried inside".to_owned();
+    match findings.look.and_then(|look| look.environment.as_ref()) {
+        None => {
+            let detail = Some("nobody could look at the variables inside".to_owned());
+            (Enforcement::Unknown, Evidence::Unavailable, inside, detail)
+        }
+        Some(left) if left.is_empty() => {
+            let detail = Some("every variable that was not asked for is taken away".to_owned());
+            (Enforcement::Enforced, Evidence::Measured, inside, detail)
+        }
+        Some(left) => {
+            let detail = Some(format!("these could not be taken away: {}", left.join(", ")));
+            (Enforcement::Absent, Evidence::Measured, inside, detail)
+        }
+    }
 }
 
 fn version(findings: &Findings<'_>) -> Fact {
@@ -186,6 +292,16 @@ fn mounts(findings: &Findings<'_>) -> Fact {
 }
 
 fn limit(findings: &Findings<'_>, kind: LimitKind) -> Fact {
+    let (enforcement, evidence, source, detail) = possible_limit(findings, kind);
+    if findings.limits.of(kind).is_some() || enforcement != Enforcement::Enforced {
+        return (enforcement, evidence, source, detail);
+    }
+    let before = detail.map(|detail| format!("{detail}; ")).unwrap_or_default();
+    let detail = Some(format!("{before}no such limit in this run"));
+    (enforcement, evidence.min(Evidence::Reported), source, detail)
+}
+
+fn possible_limit(findings: &Findings<'_>, kind: LimitKind) -> Fact {
     let ours = |detail: &str| {
         let source = "this machine".to_owned();
         (Enforcement::Enforced, Evidence::Measured, source, Some(detail.to_owned()))

@@ -17,6 +17,7 @@ use super::drive::{Driven, Feed, Watch, drive, without_output};
 use super::inside::{self, ARCHIVE_IN, ARCHIVE_OUT, Look, StepFailed};
 use super::lease::Lease;
 use super::ledger::{Ledger, Left};
+use super::posture::SandboxEnd;
 use super::records::{self, Record};
 use super::settings::Surroundings;
 use super::staging::MOST_BYTES;
@@ -247,10 +248,11 @@ impl Session {
         })
     }
 
-    /// Deletes the sandbox. What cannot be deleted now keeps its record, for the reaper.
-    pub(crate) fn close(&mut self) {
+    /// Deletes the sandbox and returns what came of it. What cannot be deleted now keeps its record,
+    /// for the reaper.
+    pub(crate) fn close(&mut self) -> SandboxEnd {
         if self.record.is_settled() {
-            return;
+            return SandboxEnd::Deleted;
         }
         // Cancelling a run does not cancel cleaning up after it.
         self.wire.watch(None);
@@ -269,8 +271,12 @@ impl Session {
                     self.ledger.note_lost(&left(why));
                 }
                 self.record.settle();
+                SandboxEnd::Deleted
             }
-            Err(refused) => self.ledger.note(&left(refused.to_string())),
+            Err(refused) => {
+                self.ledger.note(&left(refused.to_string()));
+                SandboxEnd::Left
+            }
         }
     }
 
