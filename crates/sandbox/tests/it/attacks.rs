@@ -6,6 +6,7 @@
 //! that every attack works where nothing holds it: on the leaky backend.
 
 mod files;
+mod further;
 mod kernel;
 mod leaky;
 mod network;
@@ -40,8 +41,16 @@ pub(crate) enum Leaks {
 
 /// Every attack.
 pub(crate) fn all() -> Vec<Attack> {
-    [files::all(), kernel::all(), resources::all(), network::all(), sockets::all(), through::all()]
-        .concat()
+    let groups = [
+        files::all(),
+        kernel::all(),
+        resources::all(),
+        network::all(),
+        sockets::all(),
+        through::all(),
+        further::all(),
+    ];
+    groups.concat()
 }
 
 macro_rules! attacks {
