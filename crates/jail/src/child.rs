@@ -9,10 +9,10 @@ use libc::c_int;
 
 use crate::command::{self, Beginning, SpawnContext, Start};
 use crate::init::{self, Descriptors, Orders};
-use crate::message::{At, Failure, Message, Step, WITH_TERMINAL, Word};
+use crate::message::{At, Failure, Message, Step, WITH_MOUNTS, WITH_TERMINAL, Word};
 use crate::mounts::{self, Root, Wanted};
 use crate::network;
-use crate::observe;
+use crate::observe::{self, Fact};
 use crate::seccomp::Filter;
 use crate::spec::{Groups, Identity, Spec, Stdio};
 use crate::sys::{self, Errno, Fd};
@@ -75,20 +75,25 @@ fn build<'a>(plan: &Plan<'a>) -> Result<Built<'a>, Failure> {
     unsafe { sys::call(libc::SYS_sethostname, [name.as_ptr() as usize, name.len(), 0, 0, 0, 0]) }
         .at(Step::Hostname)?;
     let namespaces = observe::look_at_namespaces();
-    let Root { root, scratch, all_shown } = mounts::build(&Wanted::of_jail(spec), &plan.scratch)?;
+    let flags = libc::O_RDONLY;
+    let mounts = sys::openat(libc::AT_FDCWD, c"/proc/self/ns/mnt", flags, 0).at(Step::Handshake)?;
+    let wanted = Wanted::of_jail(spec);
+    let Root { root, scratch, all_shown } = mounts::build(&wanted, &plan.scratch)?;
     mounts::enter(root)?;
     let terminal = match spec.program.stdio {
         Stdio::Pipes { .. } => None,
         Stdio::Terminal { columns, rows } => Some(open_terminal(columns, rows).at(Step::Terminal)?),
     };
-    let mut flags = 0;
+    let mut flags = WITH_MOUNTS;
     if let Some(terminal) = &terminal {
         fds.push_front(terminal.outer).at(Step::Handshake)?;
         flags |= WITH_TERMINAL;
     }
+    fds.push_front(mounts).at(Step::Handshake)?;
     fds.push_front(scratch).at(Step::Handshake)?;
-    let seen = namespaces.and(observe::look_at_root()).to_bits();
-    Message::new(Word::Built, flags, seen)
+    let mut seen = namespaces.and(observe::look_at_root());
+    seen.add_if(Fact::ShownThroughOverlays, all_shown);
+    Message::new(Word::Built, flags, seen.to_bits())
         .send(plan.control, fds.as_slice())
         .at(Step::Handshake)?;
     await_word(plan.control, Word::Go)?;

@@ -150,13 +150,13 @@ fn confine(beginning: &Beginning<'_>, placed: &Placed) -> Result<Errno, Failure>
     }
     reset_signals();
     let mut seen = observe::look_at_process(walls);
-    if let Some(gate) = placed.gate {
-        // Whoever should open it ends everyone when it ends.
-        sys::read(gate, &mut [0; 8]).at(Step::Init)?;
-    }
     if let Some(filter) = filter {
         filter.install().at(Step::Seccomp)?;
         seen = seen.and(observe::look_at_filter());
+    }
+    if let Some(gate) = placed.gate {
+        // Whoever should open it ends everyone when it ends. Meanwhile init executes beside this.
+        sys::read(gate, &mut [0; 8]).at(Step::Init)?;
     }
     Message::new(Word::Observed, seen.to_bits(), 0)
         .send(placed.control, &[])

@@ -87,6 +87,8 @@ impl Message {
     }
 }
 
+/// Flag in [`Word::Built`]: the mount namespace comes after the scratch directory.
+pub(crate) const WITH_MOUNTS: i32 = 2;
 /// Flag in [`Word::Built`]: a terminal comes between the scratch directory and the listeners.
 pub(crate) const WITH_TERMINAL: i32 = 1;
 

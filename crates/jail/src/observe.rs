@@ -46,6 +46,8 @@ pub enum Fact {
     LimitData,
     /// As above, for the address space of one process.
     LimitAddressSpace,
+    /// Every directory of the host that was to be shown through an overlay is.
+    ShownThroughOverlays,
 }
 
 /// What was seen; what is not in it was looked for in vain.
@@ -93,7 +95,7 @@ impl Confinement {
         Self { bits: self.bits | other.bits }
     }
 
-    const fn add_if(&mut self, fact: Fact, is_so: bool) {
+    pub(crate) const fn add_if(&mut self, fact: Fact, is_so: bool) {
         if is_so {
             self.bits |= fact.bit();
         }

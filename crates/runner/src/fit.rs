@@ -18,7 +18,7 @@ use warrant_protocol::{
 };
 use warrant_sandbox::{
     Backend, Cancel, Command, EnvValue, EnvVar, Files, Invocation, Network, Plan, Shell, Stdin,
-    TtySize, WorkspaceAccess,
+    TtySize, WorkspaceAccess, WriteTarget,
 };
 
 use crate::halt::Halt;
@@ -231,6 +231,26 @@ fn claimed(contract: &ContractBody, secret: &str) -> Option<SecretName> {
     claims.find(|claim| claim.name.as_str() == secret).map(|claim| claim.name.clone())
 }
 
+/// Returns where a contract lets its program write, before its workspace is there.
+pub(crate) fn write_target(contract: &ContractBody, visit: Option<&Visit<'_>>) -> WriteTarget {
+    let ownership = if visit.is_some() { Ownership::OfThisRun } else { Ownership::Shared };
+    let has_roots = contract.files.as_ref().is_some_and(|grants| !grants.write.is_empty());
+    match access(contract, ownership) == WorkspaceAccess::Direct || has_roots {
+        true => WriteTarget::HostDirectories,
+        false => WriteTarget::OwnLayer,
+    }
+}
+
+fn access(contract: &ContractBody, ownership: Ownership) -> WorkspaceAccess {
+    match (contract.mode, ownership) {
+        (Some(WorkspaceMode::ReadOnly), _) => WorkspaceAccess::ReadOnly,
+        // A copy that belongs to this run alone is the layer.
+        (_, Ownership::OfThisRun) => WorkspaceAccess::Direct,
+        (Some(WorkspaceMode::Direct), Ownership::Shared) => WorkspaceAccess::Direct,
+        (Some(WorkspaceMode::Overlay) | None, Ownership::Shared) => WorkspaceAccess::Overlay,
+    }
+}
+
 fn files(contract: &ContractBody, place: &Place<'_>) -> Files {
     let paths = |list: &[String]| list.iter().map(PathBuf::from).collect();
     let (mut read_roots, write_roots): (Vec<PathBuf>, Vec<PathBuf>) = match &contract.files {
@@ -240,13 +260,7 @@ fn files(contract: &ContractBody, place: &Place<'_>) -> Files {
     read_roots.extend(place.read.map(Path::to_owned));
     Files {
         workspace: place.workspace.to_owned(),
-        access: match (contract.mode, place.ownership) {
-            (Some(WorkspaceMode::ReadOnly), _) => WorkspaceAccess::ReadOnly,
-            // A copy that belongs to this run alone is the layer.
-            (_, Ownership::OfThisRun) => WorkspaceAccess::Direct,
-            (Some(WorkspaceMode::Direct), Ownership::Shared) => WorkspaceAccess::Direct,
-            (Some(WorkspaceMode::Overlay) | None, Ownership::Shared) => WorkspaceAccess::Overlay,
-        },
+        access: access(contract, place.ownership),
         read_roots,
         write_roots,
         masks: contract.masks.clone().unwrap_or_default(),

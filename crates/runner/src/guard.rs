@@ -93,17 +93,46 @@ pub(crate) fn check_posture(
     if lacking.is_empty() {
         return Ok(posture);
     }
+    let message = refusal_message(&posture, &lacking);
+    journal.record(&Event::PostureRefused { lacking })?;
+    Err(Halt::new(Outcome::PostureRefused, FailureClass::AttestationFailed, message))
+}
+
+/// Returns what is lacking, and what would help where a limit is only sampled.
+fn refusal_message(posture: &Posture, lacking: &[String]) -> String {
     let mut message = format!("the {} boundary lacks {}", posture.isolation, lacking.join(", "));
-    message.push_str(&provider_remedy::explained(&posture, &lacking));
-    let sampled: Vec<&str> =
-        lacking.iter().map(String::as_str).filter(|name| posture.observes(name)).collect();
-    if !sampled.is_empty() {
+    message.push_str(&provider_remedy::explained(posture, lacking));
+    let is_of_disk = |name: &str| matches!(name, "limits.disk" | "limits.inodes");
+    let sampled = lacking.iter().map(String::as_str).filter(|name| posture.observes(name));
+    let (disk, other): (Vec<&str>, Vec<&str>) = sampled.partition(|name| is_of_disk(name));
+    if !other.is_empty() {
         message.push_str(&format!(
             "; {} only sampled here: give this user a cgroup (`warrant doctor` names the \
              command), or demand it no more",
-            sampled.join(", ")
+            other.join(", ")
         ));
     }
+    if !disk.is_empty() {
+        message.push_str(&format!(
+            "; {} only counted from time to time where directories of this machine are written \
+             directly: use an overlay (`--mode overlay`, no `--write`), or demand it no more",
+            disk.join(", ")
+        ));
+    }
+    message
+}
+
+/// Refuses a run whose own plan leaves less of a checked posture than is demanded.
+pub(crate) fn check_narrowed(
+    journal: &mut Journal<'_>,
+    posture: Posture,
+    demands: &Demands,
+) -> Result<Posture, Halt> {
+    let lacking = demands.lacking(&posture);
+    if lacking.is_empty() {
+        return Ok(posture);
+    }
+    let message = refusal_message(&posture, &lacking);
     journal.record(&Event::PostureRefused { lacking })?;
     Err(Halt::new(Outcome::PostureRefused, FailureClass::AttestationFailed, message))
 }

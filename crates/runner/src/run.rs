@@ -243,7 +243,10 @@ fn walk(
     let is_own_work = !backend.starts_program();
     let probed = match is_remote || is_own_work {
         true => None,
-        false => Some(check(journal, trial.posture(backend))?),
+        false => {
+            let target = fit::write_target(contract, visit);
+            Some(check(journal, backend.narrowed(trial.posture(backend), target))?)
+        }
     };
     let site = Site::open(surroundings, (visit, lease), journal)?;
     let place = fit::Place {
@@ -262,7 +265,12 @@ fn walk(
     let invocation = keep_out(invocation, surroundings.own, (place.ownership, place.read))?;
     let mut fitted = fit::Fitted::new(backend, invocation, left)?;
     let posture = match probed {
-        Some(posture) => Some(posture),
+        // A gap that was granted can let it write where the trial did not.
+        Some(posture) => Some(guard::check_narrowed(
+            journal,
+            backend.narrowed(posture, fitted.plan.invocation.files.write_target()),
+            &demands,
+        )?),
         // Where no program starts there is no boundary to bind.
         None if is_own_work => None,
         None => Some(check(journal, fitted.ready(surroundings.cancel)?)?),

@@ -33,7 +33,8 @@ pub(crate) enum Kind {
 /// What a group counts besides what it always does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counts {
-    /// Processes: for a tree whose user others have too.
+    /// Processes: for a tree whose user others have too. There is always a group, by which the
+    /// whole tree is found and ended.
     Processes,
     /// Nothing more: the jail's own user is counted by the kernel.
     Nothing,
@@ -114,10 +115,11 @@ impl Cgroups {
             group.memory = self.make(&mut group.directories, "memory", &group.name)?;
             group.limit_memory(bytes)?;
         }
-        if let (Some(processes), Counts::Processes) = (limits.processes, counts) {
+        if counts == Counts::Processes {
             group.pids = self.make(&mut group.directories, "pids", &group.name)?;
             // The first process of the tree is ours but counted too.
-            group.limit_processes(processes.saturating_add(1))?;
+            let most = limits.processes.map(|processes| processes.saturating_add(1));
+            most.map_or(Ok(()), |most| group.limit_processes(most))?;
         }
         if limits.cpu_ms.is_some() {
             group.cpu = self.make(&mut group.directories, "cpu", &group.name)?;
@@ -219,6 +221,39 @@ impl Group {
         part.as_ref().map(|(kind, _)| *kind)
     }
 
+    /// Returns the limit that the kernel has for one kind now, if a group has one.
+    pub(crate) fn limit_of(&self, limit: LimitKind) -> Option<u64> {
+        let (part, unified, legacy) = match limit {
+            LimitKind::Memory => (&self.memory, "memory.max", "memory.limit_in_bytes"),
+            LimitKind::Processes => (&self.pids, "pids.max", "pids.max"),
+            _ => return None,
+        };
+        let (kind, directory) = part.as_ref()?;
+        number(&directory.join(match kind {
+            Kind::Unified => unified,
+            Kind::Legacy => legacy,
+        }))
+    }
+
+    /// Ends everyone who is in the group that counts processes; returns whether there is such a
+    /// group and nobody is in it any more.
+    ///
+    /// A program of the same user can leave the group before.
+    pub(crate) fn end_everyone(&self) -> bool {
+        const MOST_LOOKS: usize = 500;
+        let Some((_, directory)) = &self.pids else { return false };
+        let members = directory.join("cgroup.procs");
+        for _ in 0..MOST_LOOKS {
+            match fs::read_to_string(&members) {
+                Err(_) => return false,
+                Ok(left) if left.trim().is_empty() => return true,
+                Ok(left) => left.lines().for_each(|pid| end_member(&members, pid)),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        false
+    }
+
     /// Returns whether someone was killed because memory ran out.
     pub(crate) fn memory_struck(&self) -> bool {
         let counter = match &self.memory {
@@ -274,6 +309,10 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        if self.pids.is_some() {
+            // Whoever got away from their keeper is still in here.
+            self.end_everyone();
+        }
         for directory in &self.directories {
             // The last process may still be on its way out for a moment.
             for _ in 0..200 {
@@ -285,6 +324,18 @@ impl Drop for Group {
                 }
             }
         }
+    }
+}
+
+/// Ends one member of a group; the descriptor makes sure that its number is not another's by now.
+fn end_member(members: &Path, pid: &str) {
+    use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+    let Some(process) = pid.parse().ok().and_then(Pid::from_raw) else { return };
+    let Ok(handle) = pidfd_open(process, PidfdFlags::empty()) else { return };
+    let left = fs::read_to_string(members).unwrap_or_default();
+    if left.lines().any(|member| member == pid) {
+        // Whoever is gone already needs no signal.
+        let _ = pidfd_send_signal(handle, Signal::KILL);
     }
 }
 

@@ -163,7 +163,7 @@ impl Hermetic {
         let root = open(&invocation.files.workspace, flags, Mode::empty())
             .map_err(|errno| failed("opening the workspace")(errno.into()))?;
         let worker = self.pool.take().map_err(failed("starting the worker"))?;
-        let posture = posture::of_sealed_run(&worker);
+        let posture = posture::of_sealed_run(&worker, &invocation.limits);
         let ended = supervise(worker, request, (Some(root.as_fd()), &invocation.stdin), watch)
             .map_err(failed("watching the worker"))?;
         Ok(RunReport {
@@ -240,6 +240,7 @@ impl Backend for Hermetic {
             warmth.refill_later();
         }
         let report = report?;
-        Ok(RunReport { posture: posture::of_jailed_run(report.posture), ..report })
+        let posture = posture::of_jailed_run(report.posture, &invocation.limits);
+        Ok(RunReport { posture, ..report })
     }
 }

@@ -206,6 +206,26 @@ pub struct Files {
     pub places: Vec<Place>,
 }
 
+impl Files {
+    /// Returns where what a program writes is kept.
+    #[must_use]
+    pub fn write_target(&self) -> WriteTarget {
+        match self.access == WorkspaceAccess::Direct || !self.write_roots.is_empty() {
+            true => WriteTarget::HostDirectories,
+            false => WriteTarget::OwnLayer,
+        }
+    }
+}
+
+/// Where what a program writes is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteTarget {
+    /// In a layer of the run's own.
+    OwnLayer,
+    /// In directories of the host, the workspace among them.
+    HostDirectories,
+}
+
 /// A root that is shown under another path inside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {

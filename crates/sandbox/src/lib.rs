@@ -5,9 +5,11 @@
 
 pub mod cancel;
 mod cgroup;
+mod closing;
 pub mod detect;
 pub mod doctor;
 mod door;
+mod growth;
 #[cfg(feature = "hermetic")]
 pub mod hermetic;
 pub mod invocation;
@@ -33,7 +35,7 @@ pub use detect::{detect, strongest};
 pub use doctor::{Finding, State, doctor};
 pub use invocation::{
     Command, EnvValue, EnvVar, Files, Invocation, Network, Place, Shell, Stdin, TtySize,
-    WorkspaceAccess,
+    WorkspaceAccess, WriteTarget,
 };
 pub use namespace::{Namespace, veiled};
 pub use neighbors::{Neighborhood, Together};

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use serde_json::json;
 use warrant_protocol::{
-    Component, Digest, Enforcement, Evidence, Isolation, LimitKind, Outcome, Posture,
+    Component, Digest, Enforcement, Evidence, Isolation, LimitKind, Limits, Outcome, Posture,
 };
 
 use crate::hermetic::lower::without_files;
@@ -114,17 +114,10 @@ impl Mock {
         };
         Ok(request)
     }
-}
 
-impl Backend for Mock {
-    fn isolation(&self) -> Isolation {
-        Isolation::Mock
-    }
-
-    fn probe(&self) -> Posture {
-        // The interpreter holds all this by what it lacks, provided that its worker starts.
-        let runs = self.pool.take().is_ok();
-        let limits = LimitKind::ALL.into_iter().map(|kind| {
+    /// Returns what holds where a worker runs; of a run, with its limits.
+    fn posture(&self, runs: bool, limits: Option<&Limits>) -> Posture {
+        let kinds = LimitKind::ALL.into_iter().map(|kind| {
             // Files in memory count as memory, and are not counted one by one.
             let is_of_files =
                 matches!(kind, LimitKind::FileSize | LimitKind::Disk | LimitKind::Inodes);
@@ -132,7 +125,7 @@ impl Backend for Mock {
         });
         // The interpreter holds what it has no word for; a wall around its worker is another thing.
         let held = COMPONENTS.map(|name| (name.to_owned(), runs && !WALLS.contains(&name)));
-        let held = held.into_iter().chain(limits);
+        let held = held.into_iter().chain(kinds);
         let component = |(name, holds): (String, bool)| {
             let enforcement = if self.faults.unknown.contains(&name) {
                 Enforcement::Unknown
@@ -143,8 +136,16 @@ impl Backend for Mock {
             } else {
                 Enforcement::Absent
             };
-            let (evidence, source) = (Evidence::Measured, "interpreter in memory".into());
-            let detail = (!holds).then(|| "nothing in the worker holds it".to_owned());
+            let is_set = |limits: &Limits| {
+                let kind = LimitKind::ALL.into_iter().find(|kind| is_limit(&name, *kind));
+                kind.is_none_or(|kind| limits.of(kind).is_some())
+            };
+            let (evidence, detail) = match (holds, limits.is_none_or(is_set)) {
+                (false, _) => (Evidence::Measured, Some("nothing in the worker holds it")),
+                (true, true) => (Evidence::Measured, None),
+                (true, false) => (Evidence::Reported, Some("no such limit in this run")),
+            };
+            let (source, detail) = ("interpreter in memory".into(), detail.map(str::to_owned));
             (name, Component { enforcement, evidence, source, detail })
         };
         Posture {
@@ -152,6 +153,23 @@ impl Backend for Mock {
             provider_version: format!("warrant {}", env!("CARGO_PKG_VERSION")),
             components: held.map(component).collect(),
         }
+    }
+}
+
+/// Whether a component is this limit.
+fn is_limit(name: &str, kind: LimitKind) -> bool {
+    name.strip_prefix("limits.") == Some(kind.as_str())
+}
+
+impl Backend for Mock {
+    fn isolation(&self) -> Isolation {
+        Isolation::Mock
+    }
+
+    fn probe(&self) -> Posture {
+        // The interpreter holds all this by what it lacks, provided that its worker starts.
+        let runs = self.pool.take().is_ok();
+        self.posture(runs, None)
     }
 
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
@@ -205,7 +223,7 @@ impl Backend for Mock {
             usage: ended.usage,
             stdout: ended.stdout,
             stderr: ended.stderr,
-            posture: self.probe(),
+            posture: self.posture(true, Some(&plan.invocation.limits)),
             upper: None,
             operation: None,
         };

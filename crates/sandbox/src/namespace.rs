@@ -33,18 +33,19 @@ use warrant_protocol::{Isolation, Limits, Outcome, Posture, error_chain};
 
 use crate::cgroup::{Cgroups, Counts};
 use crate::door::{self, Door};
+use crate::growth::GrowthWatch;
 use crate::namespace::identity::{Identities, RunIdentity};
 use crate::namespace::layout::System;
-use crate::namespace::lower::{Lowered, PROXY_PORT, lower};
+use crate::namespace::lower::{Lowered, PROXY_PORT, WrittenRoots, lower};
 pub(crate) use crate::namespace::memory::Memory;
 use crate::namespace::posture::{Host, Tried};
 use crate::namespace::prepared::Prepared;
 use crate::neighbors::{Arrival, tcp_ports};
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
-use crate::started::Started;
+use crate::started::{HostWrites, Started, TreeEnd};
 use crate::{
     Backend, BoundaryError, Cancel, Command, Files, Gate, Invocation, Network, NetworkDecision,
-    Plan, Refusal, RunReport, Sink, Stdin, Stream, WorkspaceAccess,
+    Plan, Refusal, RunReport, Sink, Stdin, Stream, WorkspaceAccess, WriteTarget,
 };
 
 pub(crate) use identity::RunIdentity as NamespaceIdentity;
@@ -111,12 +112,14 @@ impl Namespace {
         Self { memory: Some(Memory::new(path)), ..self }
     }
 
-    fn posture_after(&self, tried: &Tried<'_>) -> Posture {
+    /// Returns the posture; `unix_sockets` are those that a run was to have.
+    fn posture_after(&self, tried: &Tried<'_>, unix_sockets: Option<UnixSockets>) -> Posture {
         let host = Host {
             cgroups: self.cgroups(),
             landlock: self.landlock,
             kernel_uid: self.identities.shared_kernel_uid(),
             egress: true,
+            unix_sockets,
         };
         posture::posture(&host, tried)
     }
@@ -162,8 +165,9 @@ impl Backend for Namespace {
     fn probe(&self) -> Posture {
         let remembered =
             || self.memory.as_ref().is_some_and(|memory| memory.recalls(self.landlock));
-        let posture = self.posture.get_or_init(|| {
-            if remembered() { self.posture_after(&Tried::Remembered) } else { self.probe_afresh() }
+        let posture = self.posture.get_or_init(|| match remembered() {
+            true => self.posture_after(&Tried::Remembered, None),
+            false => self.probe_afresh(),
         });
         posture.clone()
     }
@@ -178,7 +182,15 @@ impl Backend for Namespace {
                 Err(_) => memory.forget(),
             }
         }
-        tried.unwrap_or_else(|step| self.posture_after(&Tried::Failed(step)))
+        tried.unwrap_or_else(|step| self.posture_after(&Tried::Failed(step), None))
+    }
+
+    /// No filesystem of the run's own bounds what goes to directories of the host.
+    fn narrowed(&self, posture: Posture, target: WriteTarget) -> Posture {
+        match target {
+            WriteTarget::OwnLayer => posture,
+            WriteTarget::HostDirectories => posture::writing_directly(posture),
+        }
     }
 
     fn prepare(&self, invocation: Invocation) -> Result<Plan, Refusal> {
@@ -214,6 +226,7 @@ impl Backend for Namespace {
             invocation,
             lowered,
             writes: Writes::BoundByJail,
+            growth: Growth::Watched,
             run: self.take_identity()?,
         };
         let mut is_shut = false;
@@ -237,6 +250,7 @@ pub(crate) struct Job<'a> {
     invocation: &'a Invocation,
     lowered: Lowered,
     writes: Writes,
+    growth: Growth,
     /// Who runs; kept until the whole tree is gone.
     run: Arc<RunIdentity>,
 }
@@ -249,6 +263,15 @@ enum Writes {
     /// The program itself, a worker of ours, as soon as it is handed its workspace. Until then
     /// nothing around it can be written.
     BoundByWorker,
+}
+
+/// Who counts what is written to directories of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Growth {
+    /// We do, from outside.
+    Watched,
+    /// The program itself, a worker of ours, which makes every write.
+    CountedByWorker,
 }
 
 /// What came of launching a jail.
@@ -270,13 +293,17 @@ impl Namespace {
         (sink, cancel): (&dyn Sink, &Cancel),
     ) -> Result<RunReport, BoundaryError> {
         let invocation = job.invocation;
+        // A worker closes itself off from all sockets.
+        let is_program = job.growth == Growth::Watched;
+        let sockets = is_program.then_some(job.lowered.unix_sockets);
         match self.start(job, gate)? {
             Begun::Starved(report) => Ok(report),
             Begun::Running(started) => {
                 let upper = upper(invocation.files.access, started.scratch.as_ref());
                 let upper = upper.map_err(at("opening the upper layer"))?;
-                let report =
-                    started.finish(sink, cancel, |sight| self.posture_after(&Tried::Run(sight)))?;
+                let report = started.finish(sink, cancel, |sight| {
+                    self.posture_after(&Tried::Run(sight), sockets)
+                })?;
                 Ok(RunReport { upper, ..report })
             }
         }
@@ -298,10 +325,12 @@ impl Namespace {
         let group = self.cgroups().create(&invocation.limits, Counts::Nothing);
         let group = group.map_err(&grouping)?;
         let groups = group.handles().map_err(&grouping)?;
+        let (growth, roots) = (job.growth, job.lowered.written_directly());
         let mut spec = self.spec(job, pipes.inside, groups)?;
         spec.listeners.extend(expected.listeners());
         spec.usher = theirs;
         let starting = launch(spec);
+        let writes = host_writes(growth, roots, &invocation.limits);
         // Pid 1 builds while whoever holds the gate makes up their mind.
         if !gate() {
             return Err(BoundaryError::shut());
@@ -310,11 +339,13 @@ impl Namespace {
             Ok(built) => built,
             // The jail itself is in the group, and its limit may be too small even for that.
             Err(error) if group.starved(error.errno) => {
-                return Ok(Begun::Starved(RunReport::starved(self.posture_after(&Tried::Starved))));
+                return Ok(Begun::Starved(RunReport::starved(
+                    self.posture_after(&Tried::Starved, None),
+                )));
             }
             Err(error) => return Err(boundary(error)),
         };
-        let Handed { scratch, terminal, mut listeners, seen } = handed;
+        let Handed { scratch, mounts, terminal, mut listeners, seen } = handed;
         let doors = listeners.split_off(listener_specs.len().min(listeners.len()));
         let arrival = usher.map(|usher| Arrival {
             pid: jail.pid(),
@@ -339,13 +370,16 @@ impl Namespace {
             seen,
             resident,
             run: Some(run),
+            writes,
+            tree: TreeEnd::WithNamespace,
+            mounts,
         }))
     }
 }
 
 impl Namespace {
     fn spec(&self, job: Job<'_>, stdio: Stdio, groups: Groups) -> Result<Spec, BoundaryError> {
-        let Job { exec, descriptors, invocation, lowered, writes, run } = job;
+        let Job { exec, descriptors, invocation, lowered, writes, run, growth: _ } = job;
         let run = &*run;
         let lowered = &lowered;
         let limits = &invocation.limits;
@@ -414,6 +448,20 @@ impl Namespace {
         let writable = lowered.layout.writable.iter().map(|path| c_path(path));
         let writable = writable.collect::<io::Result<_>>()?;
         Ok(Some(LandlockRules { abi, writable, devices: vec![c"/dev".to_owned()] }))
+    }
+}
+
+/// Begins to count what a run adds to directories of the host, where a limit asks for it.
+fn host_writes(growth: Growth, roots: WrittenRoots, limits: &Limits) -> HostWrites {
+    let is_limited = limits.disk_bytes.or(limits.inodes).is_some();
+    match (growth, roots) {
+        (Growth::CountedByWorker, _) | (_, WrittenRoots::None) => HostWrites::None,
+        (Growth::Watched, WrittenRoots::OfSandbox) => HostWrites::Uncounted,
+        (Growth::Watched, WrittenRoots::OfHost(_)) if !is_limited => HostWrites::NotLimited,
+        (Growth::Watched, WrittenRoots::OfHost(roots)) => {
+            // Without a thread nobody counts, and the posture says so.
+            GrowthWatch::start(roots).map_or(HostWrites::Uncounted, HostWrites::Counted)
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use thiserror::Error;
 use warrant_protocol::observation::OperationGuard;
 use warrant_protocol::{Digest, Isolation, LimitKind, Outcome, Posture, Usage};
 
-use crate::{Cancel, Invocation};
+use crate::{Cancel, Invocation, WriteTarget};
 
 /// A way of isolating a program.
 pub trait Backend: Send + Sync {
@@ -38,6 +38,13 @@ pub trait Backend: Send + Sync {
     /// handed over that must not leave, such as a secret.
     fn probe_afresh(&self) -> Posture {
         self.probe()
+    }
+
+    /// Returns what of a probed posture holds for a run that writes to `target`: a trial writes to
+    /// a layer of its own, which is bounded where a directory of the host is not.
+    fn narrowed(&self, posture: Posture, target: WriteTarget) -> Posture {
+        let _ = target;
+        posture
     }
 
     /// Returns the plan that [`Backend::run`] will apply, without running anything.

@@ -19,13 +19,13 @@ use warrant_jail::{
 };
 use warrant_protocol::{Enforcement, Isolation, LimitKind, Limits, Posture};
 
-use crate::cgroup::{Cgroups, Counts};
+use crate::cgroup::{Cgroups, Counts, Kind};
 use crate::door::{self, Door};
 use crate::invocation::shown;
 use crate::namespace::{add_proxy, c_path, plain_environment, program, provider_version};
 use crate::pipes::{Outside, Pipes, at, boundary, refused};
-use crate::sight::{Claim, RunSight};
-use crate::started::Started;
+use crate::sight::{Claim, HeldBy, RunSight};
+use crate::started::{HostWrites, Started, TreeEnd};
 use crate::{
     Backend, BoundaryError, Cancel, EnvVar, Gate, Invocation, Network, Plan, Refusal, RunReport,
     Sink, WorkspaceAccess,
@@ -130,6 +130,9 @@ impl Backend for Process {
             seen: handed.seen,
             resident: None,
             run: None,
+            writes: HostWrites::Uncounted,
+            tree: TreeEnd::ByGroup,
+            mounts: None,
         };
         started.finish(sink, cancel, |sight| posture(self.cgroups(), Some(sight)))
     }
@@ -234,7 +237,7 @@ fn rlimits(limits: &Limits) -> Vec<Rlimit> {
 /// Returns what is in force in one run, or, without one, what would be.
 fn posture(cgroups: &Cgroups, sight: Option<&RunSight<'_>>) -> Posture {
     let mut components = BTreeMap::new();
-    for (name, claim) in claims(cgroups) {
+    for (name, claim) in claims(cgroups, sight) {
         let component = match sight {
             Some(sight) => claim.seen_by(sight),
             None => claim.reported("nothing is tried before a run"),
@@ -256,10 +259,9 @@ fn posture(cgroups: &Cgroups, sight: Option<&RunSight<'_>>) -> Posture {
     }
 }
 
-fn claims(cgroups: &Cgroups) -> [(&'static str, Claim); 11] {
+fn claims(cgroups: &Cgroups, sight: Option<&RunSight<'_>>) -> [(&'static str, Claim); 11] {
     use Enforcement::{Absent, Enforced};
     let absent = |detail: &str| Claim::new(Absent, "none").detail(detail);
-    let held = if cgroups.kind_of("pids").is_some() { Enforced } else { Absent };
     [
         ("files.read", absent("reads whatever the user can read")),
         ("files.write", absent("writes wherever the user can write")),
@@ -267,11 +269,7 @@ fn claims(cgroups: &Cgroups) -> [(&'static str, Claim); 11] {
         ("network", absent("the proxy is offered, nobody is forced through it")),
         ("network.names", absent("only programs that use the proxy are judged")),
         ("processes.namespace", absent("sees and may signal the user's processes")),
-        (
-            "processes.kill",
-            Claim::new(held, "keeper and cgroup")
-                .detail("without a cgroup a tree can flee by killing its keeper"),
-        ),
+        ("processes.kill", ended_tree(cgroups, sight)),
         ("syscalls", absent("no filter")),
         (
             "privileges",
@@ -282,9 +280,33 @@ fn claims(cgroups: &Cgroups) -> [(&'static str, Claim); 11] {
     ]
 }
 
+/// Whether the whole tree is ended. A program of the supervisor's own user can kill its keeper and
+/// leave its group, so nothing enforces it.
+fn ended_tree(cgroups: &Cgroups, sight: Option<&RunSight<'_>>) -> Claim {
+    use Enforcement::{Absent, Observed};
+    const SOURCE: &str = "keeper and cgroup";
+    let has_group = match sight {
+        Some(sight) => sight.group.kind_of(LimitKind::Processes).is_some(),
+        None => cgroups.kind_of("pids").is_some(),
+    };
+    match (has_group, sight.is_none_or(|sight| sight.is_ended)) {
+        (false, _) => Claim::new(Absent, SOURCE)
+            .detail("without a cgroup a tree can flee by killing its keeper"),
+        (true, true) => Claim::new(Observed, SOURCE)
+            .detail("everyone in the group was ended; a program can leave it"),
+        (true, false) => Claim::new(Absent, SOURCE).detail("not everyone in the group was ended"),
+    }
+}
+
+/// What holds a limit. A group of the supervisor's own user holds nobody who wants to leave it, so
+/// what it limits is sampled besides and not enforced.
 fn limit(cgroups: &Cgroups, kind: LimitKind) -> Claim {
     use Enforcement::{Absent, Enforced, Observed};
     const SAMPLED: &str = "sampled at least every 40 ms; the whole tree is ended";
+    let group = |kind: Kind| {
+        let detail = format!("{}, which a program can leave; {SAMPLED}", kind.as_str());
+        Claim::new(Observed, "cgroup and process tree").detail(detail).by(HeldBy::Group)
+    };
     match kind {
         LimitKind::Wall => {
             Claim::new(Enforced, "supervisor and keeper").detail("whole tree is ended")
@@ -302,11 +324,11 @@ fn limit(cgroups: &Cgroups, kind: LimitKind) -> Claim {
             Claim::new(Observed, "cgroup or process tree").detail(SAMPLED).needs(&[Fact::LimitCpu])
         }
         LimitKind::Memory => match cgroups.kind_of("memory") {
-            Some(kind) => Claim::new(Enforced, "cgroup").detail(kind.as_str()),
+            Some(kind) => group(kind),
             None => Claim::new(Observed, "process tree").detail(SAMPLED),
         },
         LimitKind::Processes => match cgroups.kind_of("pids") {
-            Some(kind) => Claim::new(Enforced, "cgroup").detail(kind.as_str()),
+            Some(kind) => group(kind),
             None => Claim::new(Absent, "none").detail("nothing counts the processes of one tree"),
         },
         LimitKind::Disk | LimitKind::Inodes => {

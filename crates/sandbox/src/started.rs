@@ -8,11 +8,13 @@ use warrant_jail::{Confinement, Jail};
 use warrant_protocol::{LimitKind, Outcome, Posture, Usage};
 
 use crate::cgroup::Group;
+use crate::closing::close_later;
 use crate::door::Door;
+use crate::growth::GrowthWatch;
 use crate::namespace::NamespaceIdentity;
 use crate::neighbors::Resident;
 use crate::pipes::Outside;
-use crate::sight::RunSight;
+use crate::sight::{DirectWrites, RunSight};
 use crate::streams::Output;
 use crate::supervise::{Supervision, supervise};
 use crate::watch::{LimitWatch, SeenUsage};
@@ -33,6 +35,48 @@ pub(crate) struct Started<'a> {
     pub(crate) resident: Option<Resident>,
     /// The identity that is its own until its whole tree is gone.
     pub(crate) run: Option<Arc<NamespaceIdentity>>,
+    /// What it writes besides the scratch filesystem.
+    pub(crate) writes: HostWrites,
+    /// How its tree is found when it ends.
+    pub(crate) tree: TreeEnd,
+    /// Its mounts, which are taken down after its end.
+    pub(crate) mounts: Option<OwnedFd>,
+}
+
+/// Directories of the host that a started program writes directly.
+#[derive(Debug)]
+pub(crate) enum HostWrites {
+    /// None.
+    None,
+    /// Some, all of which are counted.
+    Counted(GrowthWatch),
+    /// Some, and no limit for which they would be counted.
+    NotLimited,
+    /// Some that nobody counts here.
+    Uncounted,
+}
+
+/// How the processes of a tree are found when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TreeEnd {
+    /// They end with pid 1 of their namespace.
+    WithNamespace,
+    /// By whoever keeps them and by their group; nothing keeps them from leaving both.
+    ByGroup,
+}
+
+impl HostWrites {
+    /// Returns what can be claimed of them.
+    fn seen(&self) -> DirectWrites {
+        match self {
+            Self::None => DirectWrites::None,
+            Self::NotLimited => DirectWrites::Counted,
+            Self::Uncounted => DirectWrites::Uncounted,
+            Self::Counted(watch) => {
+                watch.missed().map_or(DirectWrites::Counted, DirectWrites::Missed)
+            }
+        }
+    }
 }
 
 impl RunReport {
@@ -60,12 +104,17 @@ impl Started<'_> {
         cancel: &Cancel,
         posture: impl FnOnce(&RunSight<'_>) -> Posture,
     ) -> Result<RunReport, BoundaryError> {
-        let Self { invocation, jail, outside, group, mut door, scratch, seen, resident, run } =
-            self;
+        let Self { invocation, jail, outside, group, mut door, scratch, seen, .. } = self;
         let limits = &invocation.limits;
-        let root = jail.pid();
-        let mut watch =
-            LimitWatch { limits: limits.clone(), group, root, scratch, seen: SeenUsage::default() };
+        let mut watch = LimitWatch {
+            limits: limits.clone(),
+            group,
+            root: jail.pid(),
+            scratch,
+            writes: self.writes,
+            tree: self.tree,
+            seen: SeenUsage::default(),
+        };
         let Outside { input, stdout, stderr } = outside;
         let observed = supervise(Supervision {
             jail,
@@ -78,14 +127,20 @@ impl Started<'_> {
             watcher: &mut watch,
             door: &mut door,
         })?;
-        drop(resident);
+        drop(self.resident);
         // Everyone is gone: supervising ends with that.
-        drop(run);
+        drop(self.run);
+        if let Some(mounts) = self.mounts {
+            close_later(mounts);
+        }
+        let is_ended = self.tree == TreeEnd::WithNamespace || watch.group.end_everyone();
         let sight = RunSight {
             seen: observed.seen.map(|program| program.and(seen)),
             limits,
             group: &watch.group,
             scratch: watch.scratch.as_ref(),
+            direct: watch.writes.seen(),
+            is_ended,
         };
         let posture = posture(&sight);
         let totals = door.close(sink);
@@ -96,6 +151,8 @@ impl Started<'_> {
         let reaped = Some(observed.ended.cpu_us);
         let cpu_us = reaped.max(group.cpu_us()).max(cpu_ms.map(|ms| ms * 1000));
         let largest = Some(observed.ended.largest_process_bytes).max(memory_bytes);
+        // Where programs can go around the proxy, its counts are not what they sent.
+        let carries_all = posture.enforces("network");
         let peak_memory_bytes = group.peak_memory_bytes().or(largest);
         Ok(RunReport {
             outcome: observed.outcome,
@@ -105,8 +162,8 @@ impl Started<'_> {
                 peak_memory_bytes,
                 stdout_bytes: Some(observed.stdout.seen()),
                 stderr_bytes: Some(observed.stderr.seen()),
-                net_in_bytes: Some(totals.bytes_in),
-                net_out_bytes: Some(totals.bytes_out),
+                net_in_bytes: carries_all.then_some(totals.bytes_in),
+                net_out_bytes: carries_all.then_some(totals.bytes_out),
             },
             stdout: observed.stdout.finish(),
             stderr: observed.stderr.finish(),

@@ -16,6 +16,8 @@ pub(crate) struct TreeUsage {
     pub(crate) memory_bytes: u64,
     /// Pages of files that they map, counted for each.
     pub(crate) mapped_bytes: u64,
+    /// How many processes there are.
+    pub(crate) processes: u64,
     /// Most descriptors open in one process.
     pub(crate) most_open_files: u64,
 }
@@ -57,6 +59,7 @@ pub(crate) fn usage(root: i32) -> TreeUsage {
     let mut shared = BTreeMap::new();
     for pid in descendants(root) {
         add_shared(pid, &mut shared);
+        total.processes += 1;
         total.cpu_ms += cpu_ms(pid, 11..15);
         let (own, mapped) = memory_bytes(pid);
         total.memory_bytes += own;

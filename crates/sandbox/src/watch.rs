@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | cpu | cgroup accounting, else the process tree and `RLIMIT_CPU` | more was used |
 //! | memory | cgroup, else the process tree, `RLIMIT_DATA`, and no memory that belongs to no process | someone was killed for it, or more is used |
-//! | processes | `RLIMIT_NPROC` of the jail's own user; without a jail a cgroup | not one more could be made |
+//! | processes | `RLIMIT_NPROC` of the jail's own user; without a jail a cgroup and the process tree | not one more could be made, or more are there |
 //! | open files | `RLIMIT_NOFILE` | a process is seen with every descriptor in use |
 //! | file size | `RLIMIT_FSIZE` | the program ended by `SIGXFSZ`, or said so and left a file of that size |
-//! | disk, inodes | size of the scratch filesystem | nothing is free on it |
+//! | disk, inodes | size of the scratch filesystem; what is written directly is counted | nothing is free on it; more was added |
 
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -17,6 +17,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstatfs, fstatvfs, openat
 use warrant_protocol::{LimitKind, Limits};
 
 use crate::cgroup::Group;
+use crate::started::{HostWrites, TreeEnd};
 use crate::supervise::Watcher;
 use crate::tree;
 
@@ -29,6 +30,10 @@ pub(crate) struct LimitWatch {
     pub(crate) root: i32,
     /// The filesystem whose fullness is a limit.
     pub(crate) scratch: Option<OwnedFd>,
+    /// What is written besides the scratch filesystem.
+    pub(crate) writes: HostWrites,
+    /// How the tree is found.
+    pub(crate) tree: TreeEnd,
     /// The most that was seen of each figure.
     pub(crate) seen: SeenUsage,
 }
@@ -61,13 +66,16 @@ const INTERVAL: Duration = Duration::from_millis(40);
 
 impl LimitWatch {
     fn tree_struck(&mut self) -> Option<LimitKind> {
-        let needs = |kind| self.limits.of(kind).filter(|_| self.group.kind_of(kind).is_none());
+        // SECURITY: a program that shares its user with the supervisor can leave its group.
+        let can_leave = self.tree == TreeEnd::ByGroup;
+        let is_sampled = |kind| can_leave || self.group.kind_of(kind).is_none();
+        let needs = |kind| self.limits.of(kind).filter(|_| is_sampled(kind));
         let cpu = needs(LimitKind::Cpu);
         let memory = needs(LimitKind::Memory);
+        let processes = self.limits.processes.filter(|_| can_leave);
         let open = self.limits.open_files;
-        if cpu.is_none() && memory.is_none() && open.is_none() {
-            return None;
-        }
+        // Without any of these nobody has to look.
+        cpu.or(memory).or(processes).or(open)?;
         let usage = tree::usage(self.root);
         self.seen.add(&usage);
         if cpu.is_some_and(|limit| usage.cpu_ms > limit) {
@@ -75,6 +83,9 @@ impl LimitWatch {
         }
         if memory.is_some_and(|limit| usage.memory_bytes > limit) {
             return Some(LimitKind::Memory);
+        }
+        if processes.is_some_and(|limit| usage.processes > limit) {
+            return Some(LimitKind::Processes);
         }
         open.is_some_and(|limit| usage.most_open_files >= limit).then_some(LimitKind::OpenFiles)
     }
@@ -117,7 +128,11 @@ impl Watcher for LimitWatch {
         if self.group.cpu_us().is_some_and(|used| used / 1000 > cpu_limit) {
             return Some(LimitKind::Cpu);
         }
-        self.scratch_struck().or_else(|| self.tree_struck())
+        let by_writes = match &self.writes {
+            HostWrites::Counted(watch) => watch.struck(&self.limits),
+            HostWrites::None | HostWrites::NotLimited | HostWrites::Uncounted => None,
+        };
+        by_writes.or_else(|| self.scratch_struck()).or_else(|| self.tree_struck())
     }
 
     fn confirms(&self, limit: LimitKind) -> bool {

@@ -134,8 +134,10 @@ fn strict_holds(lab: &Lab<'_>) -> Finding {
 }
 
 fn run_agrees(lab: &Lab<'_>) -> Finding {
-    let probed = lab.open()?.probe();
-    let ran = lab.run(":")?;
+    let backend = lab.open()?;
+    let invocation = lab.script(":");
+    let probed = backend.narrowed(backend.probe(), invocation.files.write_target());
+    let ran = lab.run_invocation(invocation)?;
     for name in vocabulary() {
         let (before, during) = (probed.enforces(&name), ran.report.posture.enforces(&name));
         ensure(before == during, || {

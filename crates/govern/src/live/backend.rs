@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use serde_json::json;
-use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Outcome, Posture};
+use warrant_protocol::{
+    Component, Enforcement, Evidence, Isolation, LimitKind, Limits, Outcome, Posture,
+};
 use warrant_sandbox::{
     Backend, BoundaryError, Cancel, EnvValue, EnvVar, Invocation, Neighborhood, Operation, Place,
     Plan, Refusal, RunReport, Sink, Stream, WorkspaceAccess,
@@ -61,7 +62,7 @@ impl Backend for Standing<'_> {
     }
 
     fn probe(&self) -> Posture {
-        with_own_disk(self.inner.probe())
+        with_own_disk(self.inner.probe(), None)
     }
 
     /// Shows the sandbox's directories at their places. The contract says that writes land in a
@@ -119,14 +120,15 @@ impl Backend for Standing<'_> {
         }));
         let limits = &plan.invocation.limits;
         let most = disk::Bounds { bytes: limits.disk_bytes, files: limits.inodes };
-        let struck = AtomicBool::new(false);
+        let struck = OnceLock::new();
         let (done, is_done) = channel::<()>();
         let report = std::thread::scope(|scope| {
             let (struck, most, directory) = (&struck, &most, self.directory);
             scope.spawn(move || {
                 while is_done.recv_timeout(COUNT_EVERY) == Err(RecvTimeoutError::Timeout) {
-                    if disk::usage(directory).exceeds(most) {
-                        struck.store(true, Ordering::Release);
+                    if let Some(limit) = disk::usage(directory).exceeded(most) {
+                        // The first one counts.
+                        let _ = struck.set(limit);
                         cancel.cancel();
                     }
                 }
@@ -137,9 +139,9 @@ impl Backend for Standing<'_> {
         });
         let mut report = report?;
         self.meter.spend(report.usage.cpu_us);
-        report.posture = with_own_disk(report.posture);
-        if struck.load(Ordering::Acquire) && report.outcome == Outcome::Cancelled {
-            report.outcome = Outcome::Limited { limit: LimitKind::Disk };
+        report.posture = with_own_disk(report.posture, Some(&plan.invocation.limits));
+        if let (Some(limit), Outcome::Cancelled) = (struck.get(), &report.outcome) {
+            report.outcome = Outcome::Limited { limit: *limit };
         }
         Ok(report)
     }
@@ -157,17 +159,29 @@ impl Standing<'_> {
     }
 }
 
-/// The sandbox's files lie on disk, not in the run's scratch, and are counted from outside.
-fn with_own_disk(mut posture: Posture) -> Posture {
-    for name in ["limits.disk", "limits.inodes"] {
-        if posture.enforces(name) {
+/// The sandbox's files lie on disk, not in the run's scratch, and are counted from outside; `limits`
+/// are those of a run that was counted.
+fn with_own_disk(mut posture: Posture, limits: Option<&Limits>) -> Posture {
+    const DETAIL: &str = "counted every 500 ms; the whole tree is ended";
+    for kind in [LimitKind::Disk, LimitKind::Inodes] {
+        let name = format!("limits.{}", kind.as_str());
+        let is_counted = match limits {
+            Some(limits) => limits.of(kind).is_some(),
+            None => posture.enforces(&name),
+        };
+        let (evidence, detail) = match is_counted {
+            true => (Evidence::Measured, DETAIL.to_owned()),
+            false => (Evidence::Reported, format!("{DETAIL}; no such limit in this run")),
+        };
+        let is_held = limits.is_some() || posture.enforces(&name);
+        if is_held {
             let component = Component {
                 enforcement: Enforcement::Observed,
-                evidence: Evidence::Measured,
+                evidence,
                 source: "sandbox directory".to_owned(),
-                detail: Some("counted every 500 ms; the whole tree is ended".to_owned()),
+                detail: Some(detail),
             };
-            posture.components.insert(name.to_owned(), component);
+            posture.components.insert(name, component);
         }
     }
     posture

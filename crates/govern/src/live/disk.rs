@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use warrant_protocol::LimitKind;
+
 /// What the files of a sandbox come to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Usage {
@@ -21,8 +23,15 @@ pub(super) struct Bounds {
 
 impl Usage {
     pub(super) fn exceeds(self, bounds: &Bounds) -> bool {
-        bounds.bytes.is_some_and(|most| self.bytes > most)
-            || bounds.files.is_some_and(|most| self.files > most)
+        self.exceeded(bounds).is_some()
+    }
+
+    /// Returns which bound they are beyond.
+    pub(super) fn exceeded(self, bounds: &Bounds) -> Option<LimitKind> {
+        if bounds.bytes.is_some_and(|most| self.bytes > most) {
+            return Some(LimitKind::Disk);
+        }
+        bounds.files.is_some_and(|most| self.files > most).then_some(LimitKind::Inodes)
     }
 }
 

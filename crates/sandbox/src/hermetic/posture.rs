@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// What the interpreter and the supervisor hold by themselves once a worker runs.
-const HELD: [(&str, &str); 8] = [
+const HELD: [(&str, &str); 7] = [
     ("environment", "built from empty"),
     ("files.masks", "names and inodes, at every access"),
     ("files.read", "descriptors beneath the workspace"),
@@ -26,7 +26,6 @@ const HELD: [(&str, &str); 8] = [
     ("network", "the interpreter has no sockets; fetches are decided outside"),
     ("network.names", "looked up outside, and only what is allowed"),
     ("processes.kill", "one process, killed by its descriptor or id"),
-    ("limits.processes", "no process can be started"),
 ];
 
 /// Limits that are looked at from outside, by the jail or the supervisor.
@@ -56,23 +55,32 @@ where
     if !holes.is_empty() {
         return Err(format!("the wall does not hold: {}", String::from_utf8_lossy(&holes)));
     }
-    Ok(of_jailed_run(report.posture))
+    Ok(of_jailed_run(report.posture, limits))
 }
 
 /// Returns what was in force in a run, from what the jail around its worker saw: the interpreter
 /// that answered decides about every access of the script.
-pub(super) fn of_jailed_run(jail: Posture) -> Posture {
+pub(super) fn of_jailed_run(jail: Posture, limits: &Limits) -> Posture {
     let mut posture = Posture { isolation: Isolation::Hermetic, ..jail };
-    posture.components.extend(held(Enforcement::Enforced));
+    let is_reached = posture
+        .components
+        .get("processes.namespace")
+        .is_some_and(|found| found.evidence == Evidence::Measured);
+    let worker = InWorker {
+        enforcement: Enforcement::Enforced,
+        known: if is_reached { Known::InRun(limits) } else { Known::NotReached },
+    };
+    posture.components.extend(worker.held());
     let is_workers = |(name, _): &(String, Component)| !WATCHED.contains(&name.as_str());
-    posture.components.extend(limited(Enforcement::Enforced).filter(is_workers));
+    posture.components.extend(worker.limited().filter(is_workers));
     posture
 }
 
 /// Returns what is in force around a worker that only its own filter holds.
-pub(super) fn of_sealed_run(worker: &Worker) -> Posture {
+pub(super) fn of_sealed_run(worker: &Worker, limits: &Limits) -> Posture {
     let sealed = if is_sealed(worker) { Enforcement::Enforced } else { Enforcement::Absent };
-    with_filter(Enforcement::Enforced, sealed, "no jail could be built around the worker")
+    let inside = InWorker { enforcement: Enforcement::Enforced, known: Known::InRun(limits) };
+    with_filter(&inside, sealed, "no jail could be built around the worker")
 }
 
 /// Returns the posture of workers that only their own filter holds.
@@ -81,12 +89,12 @@ pub(super) fn sealed(pool: &Pool, reason: &str) -> Posture {
     let runs = if started.is_ok() { Enforcement::Enforced } else { Enforcement::Absent };
     let sealed = started.as_ref().is_ok_and(is_sealed);
     let sealed = if sealed { Enforcement::Enforced } else { Enforcement::Absent };
-    with_filter(runs, sealed, reason)
+    with_filter(&InWorker { enforcement: runs, known: Known::InTrial }, sealed, reason)
 }
 
-fn with_filter(runs: Enforcement, sealed: Enforcement, reason: &str) -> Posture {
-    let mut components: BTreeMap<String, Component> = held(runs).collect();
-    components.extend(limited(runs));
+fn with_filter(inside: &InWorker<'_>, sealed: Enforcement, reason: &str) -> Posture {
+    let mut components: BTreeMap<String, Component> = inside.held().collect();
+    components.extend(inside.limited());
     for name in ["syscalls", "privileges"] {
         components.insert(name.into(), component(sealed, "no exec, process or socket"));
     }
@@ -100,21 +108,61 @@ fn with_filter(runs: Enforcement, sealed: Enforcement, reason: &str) -> Posture 
     }
 }
 
-fn held(enforcement: Enforcement) -> impl Iterator<Item = (String, Component)> {
-    HELD.into_iter().map(move |(name, detail)| (name.to_owned(), component(enforcement, detail)))
+/// What the interpreter and the supervisor hold by themselves.
+struct InWorker<'a> {
+    enforcement: Enforcement,
+    known: Known<'a>,
 }
 
-fn limited(enforcement: Enforcement) -> impl Iterator<Item = (String, Component)> {
-    LimitKind::ALL.into_iter().map(move |kind| {
-        let name = format!("limits.{}", kind.as_str());
-        let component = match (kind, enforcement) {
-            (LimitKind::Cpu | LimitKind::Memory, Enforcement::Enforced) => {
-                component(Enforcement::Observed, "sampled every 20 ms; the worker is ended")
-            }
-            (_, enforcement) => component(enforcement, "counted in the worker"),
-        };
-        (name, component)
-    })
+/// How that is known.
+enum Known<'a> {
+    /// A worker was tried.
+    InTrial,
+    /// The worker of a run was reached; these were its limits.
+    InRun(&'a Limits),
+    /// The worker of a run was not reached, so nobody looked.
+    NotReached,
+}
+
+impl InWorker<'_> {
+    fn held(&self) -> impl Iterator<Item = (String, Component)> {
+        HELD.into_iter().map(|(name, detail)| {
+            let found = component(self.enforcement, detail);
+            let found = match self.known {
+                Known::NotReached => only_reported(found, "the worker was not reached"),
+                Known::InTrial | Known::InRun(_) => found,
+            };
+            (name.to_owned(), found)
+        })
+    }
+
+    fn limited(&self) -> impl Iterator<Item = (String, Component)> {
+        LimitKind::ALL.into_iter().map(|kind| {
+            let found = match (kind, self.enforcement) {
+                (LimitKind::Cpu | LimitKind::Memory, Enforcement::Enforced) => {
+                    component(Enforcement::Observed, "sampled every 20 ms; the worker is ended")
+                }
+                (LimitKind::Processes, enforcement) => {
+                    component(enforcement, "no process can be started")
+                }
+                (_, enforcement) => component(enforcement, "counted in the worker"),
+            };
+            let found = match self.known {
+                Known::NotReached => only_reported(found, "the worker was not reached"),
+                Known::InRun(limits) if limits.of(kind).is_none() => {
+                    only_reported(found, "no such limit in this run")
+                }
+                Known::InTrial | Known::InRun(_) => found,
+            };
+            (format!("limits.{}", kind.as_str()), found)
+        })
+    }
+}
+
+/// What nobody looked at in this run.
+fn only_reported(found: Component, why: &str) -> Component {
+    let detail = found.detail.map_or_else(|| why.to_owned(), |detail| format!("{detail}; {why}"));
+    Component { evidence: Evidence::Reported, detail: Some(detail), ..found }
 }
 
 fn component(enforcement: Enforcement, detail: &str) -> Component {

@@ -21,7 +21,7 @@ use crate::namespace::layout::MountKind;
 use crate::namespace::lower::Lowered;
 use crate::namespace::posture::Tried;
 use crate::namespace::worker::{invocation, linked_libraries, show_libraries};
-use crate::namespace::{Begun, Job, Namespace, PROBE_DIRECTORY, Writes, c_path, image};
+use crate::namespace::{Begun, Growth, Job, Namespace, PROBE_DIRECTORY, Writes, c_path, image};
 use crate::pipes::{at, boundary};
 use crate::started::Started;
 use crate::{BoundaryError, Cancel, Files, Invocation, RunReport, Sink, WorkspaceAccess};
@@ -132,6 +132,7 @@ impl Namespace {
             invocation: &waiting,
             lowered,
             writes: Writes::BoundByWorker,
+            growth: Growth::CountedByWorker,
             run,
         };
         let mut started = match self.start(job, &mut || true)? {
@@ -144,7 +145,7 @@ impl Namespace {
         }
         let running = Invocation { limits, ..waiting.clone() };
         let started = Started { invocation: &running, scratch: Some(scratch), ..started };
-        started.finish(words, stop, |sight| self.posture_after(&Tried::Run(sight))).map(Some)
+        started.finish(words, stop, |sight| self.posture_after(&Tried::Run(sight), None)).map(Some)
     }
 
     /// Makes the workspace of `files` ready, as a jail with these limits would show it to `run`.

@@ -41,6 +41,17 @@ pub(crate) struct Lowered {
     pub(crate) unix_sockets: UnixSockets,
 }
 
+/// What a run writes besides its scratch filesystem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WrittenRoots {
+    /// Nothing.
+    None,
+    /// Directories of the host.
+    OfHost(Vec<PathBuf>),
+    /// Directories of a sandbox that outlives the run; whoever keeps it counts what is in them.
+    OfSandbox,
+}
+
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const DEFAULT_HOME: &str = "/tmp";
 /// What the program's account is called when its environment does not say.
@@ -88,6 +99,7 @@ pub(crate) fn lower(
     })?;
     let cwd = inside_directory(&invocation.cwd, &layout, &places)?;
     let (argv, candidates) = program(&invocation.command, &env)?;
+    let candidates = existing(candidates, &layout);
     let unix_sockets = sockets::unix_sockets(&layout, &places);
     Ok(Lowered {
         unix_sockets,
@@ -260,6 +272,29 @@ pub(crate) fn program(
     Ok((argv, candidates.collect::<Result<_, _>>()?))
 }
 
+/// Leaves out where the program cannot be: the system inside is the one outside, and looking here is
+/// quicker than trying to execute there. One stays, so that the attempt says what is wrong.
+fn existing(candidates: Vec<CString>, layout: &Layout) -> Vec<CString> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let is_system = |path: &Path| {
+        let mut mounts = layout.mounts.iter();
+        mounts
+            .any(|mount| matches!(mount.kind, MountKind::System) && path.starts_with(&mount.target))
+    };
+    let is_missing = |candidate: &CString| {
+        let path = Path::new(std::ffi::OsStr::from_bytes(candidate.to_bytes()));
+        is_system(path)
+            && path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    let last = candidates.last().cloned();
+    let mut left: Vec<CString> =
+        candidates.into_iter().filter(|candidate| !is_missing(candidate)).collect();
+    if left.is_empty() {
+        left.extend(last);
+    }
+    left
+}
+
 fn c_text(text: &str) -> Result<CString, Refusal> {
     CString::new(text).map_err(|_| denied("a NUL byte in the command or environment".to_owned()))
 }
@@ -343,6 +378,21 @@ impl Lowered {
                 self.listeners.iter().map(|listener| format!("{:?} {}", listener.kind, listener.address)).collect::<Vec<_>>(),
             "limits": limits,
         })
+    }
+
+    /// Returns what is written besides the scratch filesystem.
+    pub(crate) fn written_directly(&self) -> WrittenRoots {
+        let roots = self.layout.mounts.iter().filter_map(|mount| match &mount.kind {
+            MountKind::Writable(root) => Some(root.path.clone()),
+            _ => None,
+        });
+        let roots: Vec<PathBuf> = roots.collect();
+        let is_of_sandbox = |root: &PathBuf| self.places.iter().any(|(place, _)| place == root);
+        match roots.iter().any(is_of_sandbox) {
+            true => WrittenRoots::OfSandbox,
+            false if roots.is_empty() => WrittenRoots::None,
+            false => WrittenRoots::OfHost(roots),
+        }
     }
 
     /// Returns what is created in the root.

@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 
 use warrant_jail::Fact;
+use warrant_jail::seccomp::UnixSockets;
 use warrant_protocol::{Component, Enforcement, Evidence, Isolation, LimitKind, Posture};
 
 use crate::cgroup::Cgroups;
-use crate::sight::{Claim, RunSight};
+use crate::sight::{Claim, DirectWrites, HeldBy, RunSight};
 
 /// What is known about this host before anything is tried.
 pub(crate) struct Host<'a> {
@@ -19,6 +20,8 @@ pub(crate) struct Host<'a> {
     /// Who a run is outside, where that is not another one for each.
     pub(crate) kernel_uid: Option<u32>,
     pub(crate) egress: bool,
+    /// Which Unix sockets a run was to have; nothing where none was asked for.
+    pub(crate) unix_sockets: Option<UnixSockets>,
 }
 
 /// How what is claimed is known.
@@ -36,7 +39,7 @@ pub(crate) enum Tried<'a> {
 /// Returns the posture.
 pub(crate) fn posture(host: &Host<'_>, tried: &Tried<'_>) -> Posture {
     let mut components = BTreeMap::new();
-    for (name, claim) in claims(host) {
+    for (name, claim) in claims(host, tried) {
         components.insert(name.to_owned(), judged(claim, tried, Claim::seen_by));
     }
     for kind in LimitKind::ALL {
@@ -67,16 +70,47 @@ fn judged(
     }
 }
 
-fn claims(host: &Host<'_>) -> Vec<(&'static str, Claim)> {
+/// What the second wall around files is; in a run, only what took its rules there.
+fn second_wall(host: &Host<'_>, tried: &Tried<'_>) -> String {
+    let is_seen = match tried {
+        Tried::Run(sight) => sight.seen.is_none_or(|seen| seen.saw(Fact::Landlock)),
+        Tried::Remembered | Tried::Starved | Tried::Failed(_) => true,
+    };
+    match host.landlock {
+        None => "mounts alone; no landlock in this kernel".to_owned(),
+        Some(_) if !is_seen => "mounts alone; no landlock around this program".to_owned(),
+        Some(abi) => format!("mounts and landlock abi {abi}"),
+    }
+}
+
+/// Which Unix sockets there are; one that was to be had and is not says why.
+fn sockets(host: &Host<'_>, tried: &Tried<'_>) -> &'static str {
+    let are_shown = match tried {
+        Tried::Run(sight) => sight.seen.is_none_or(|seen| seen.saw(Fact::ShownThroughOverlays)),
+        Tried::Remembered | Tried::Starved | Tried::Failed(_) => true,
+    };
+    match host.unix_sockets {
+        None => "a session keyring of its own",
+        Some(UnixSockets::Inside) if are_shown => {
+            "a session keyring of its own; unix sockets among programs inside"
+        }
+        Some(UnixSockets::Inside) => {
+            "a session keyring of its own; only connected pairs of unix sockets, because a \
+             directory of the host could not be shown through an overlay"
+        }
+        Some(UnixSockets::PairsOnly) => {
+            "a session keyring of its own; only connected pairs of unix sockets, because a \
+             directory of the host is written directly or has other filesystems below it"
+        }
+    }
+}
+
+fn claims(host: &Host<'_>, tried: &Tried<'_>) -> Vec<(&'static str, Claim)> {
     use Enforcement::{Absent, Enforced};
     const ROOT: &[Fact] = &[Fact::MountNamespace, Fact::OwnRoot];
     const NETWORK: &[Fact] = &[Fact::NetworkNamespace];
     const PROCESSES: &[Fact] = &[Fact::ProcessNamespace];
     const PRIVILEGES: &[Fact] = &[Fact::UserNamespace, Fact::NoNewPrivileges, Fact::NoCapabilities];
-    let second_wall = host.landlock.map_or_else(
-        || "mounts alone; no landlock in this kernel".to_owned(),
-        |abi| format!("mounts and landlock abi {abi}"),
-    );
     let ids = match host.kernel_uid {
         Some(uid) => format!("no capabilities, no new privileges, kernel uid {uid}"),
         None => "no capabilities, no new privileges, a kernel uid for each run".to_owned(),
@@ -86,7 +120,7 @@ fn claims(host: &Host<'_>) -> Vec<(&'static str, Claim)> {
     let processes = || Claim::new(Enforced, "pid namespace").needs(PROCESSES);
     vec![
         ("files.read", mounts().detail("only declared roots exist")),
-        ("files.write", mounts().detail(second_wall)),
+        ("files.write", mounts().detail(second_wall(host, tried))),
         ("files.masks", mounts()),
         (
             "network",
@@ -100,7 +134,7 @@ fn claims(host: &Host<'_>) -> Vec<(&'static str, Claim)> {
         (
             "ipc",
             Claim::new(Enforced, "ipc namespace")
-                .detail("and a session keyring of its own")
+                .detail(sockets(host, tried))
                 .needs(&[Fact::IpcNamespace]),
         ),
         ("environment", Claim::new(Enforced, "execve").detail("built from empty")),
@@ -119,7 +153,7 @@ fn limit(cgroups: &Cgroups, kind: LimitKind) -> Claim {
             .detail("sampled at least every 40 ms; the whole tree is ended")
             .needs(&[Fact::LimitCpu]),
         LimitKind::Memory => match cgroups.kind_of("memory") {
-            Some(kind) => Claim::new(Enforced, "cgroup").detail(kind.as_str()),
+            Some(kind) => Claim::new(Enforced, "cgroup").detail(kind.as_str()).by(HeldBy::Group),
             None => Claim::new(Observed, "process tree").detail(
                 "sampled every 40 ms; the whole tree is ended; RLIMIT_DATA per process is twice \
                  the limit",
@@ -134,13 +168,28 @@ fn limit(cgroups: &Cgroups, kind: LimitKind) -> Claim {
         LimitKind::FileSize => {
             Claim::new(Enforced, "rlimits").detail("per process").needs(&[Fact::LimitFileSize])
         }
-        LimitKind::Disk | LimitKind::Inodes => {
-            Claim::new(Enforced, "scratch filesystem").detail("size of the scratch filesystem")
-        }
+        LimitKind::Disk | LimitKind::Inodes => Claim::new(Enforced, "scratch filesystem")
+            .detail("size of the scratch filesystem")
+            .by(HeldBy::Scratch),
         LimitKind::Output => {
             Claim::new(Enforced, "supervisor").detail("stdout and stderr together")
         }
     }
+}
+
+/// Returns what a posture comes to for a run that writes directories of the host directly.
+pub(crate) fn writing_directly(mut posture: Posture) -> Posture {
+    for kind in [LimitKind::Disk, LimitKind::Inodes] {
+        let name = format!("limits.{}", kind.as_str());
+        if let Some(found) = posture.components.get(&name)
+            && found.enforcement == Enforcement::Enforced
+        {
+            let claim = Claim::new(Enforcement::Enforced, "").written(DirectWrites::Counted);
+            let component = claim.with(found.evidence);
+            posture.components.insert(name, component);
+        }
+    }
+    posture
 }
 
 /// Returns the kernel's release and our own version.
@@ -180,9 +229,22 @@ mod tests {
             ..Limits::danger_unlimited()
         };
         let group = Group::default();
-        let sight = RunSight { seen: Some(seen), limits: &limits, group: &group, scratch: None };
+        let sight = RunSight {
+            seen: Some(seen),
+            limits: &limits,
+            group: &group,
+            scratch: None,
+            direct: DirectWrites::None,
+            is_ended: true,
+        };
         let cgroups = Cgroups::default();
-        let host = Host { cgroups: &cgroups, landlock: None, kernel_uid: Some(1), egress: true };
+        let host = Host {
+            cgroups: &cgroups,
+            landlock: None,
+            kernel_uid: Some(1),
+            egress: true,
+            unix_sockets: None,
+        };
         let posture = posture(&host, &Tried::Run(&sight));
         let enforced = posture.components.iter();
         enforced

@@ -15,7 +15,8 @@ use crate::namespace::layout::{Layout, MountKind};
 
 /// Returns what a layout leaves room for; `own` are roots that belong to this sandbox alone.
 pub(crate) fn unix_sockets(layout: &Layout, own: &[(PathBuf, PathBuf)]) -> UnixSockets {
-    let others = mount_points();
+    // SECURITY: where nobody can tell what is mounted, anything may be.
+    let Some(others) = mount_points() else { return UnixSockets::PairsOnly };
     let leads_out = layout.mounts.iter().any(|mount| match &mount.kind {
         MountKind::Writable(root) => !own.iter().any(|(path, _)| *path == root.path),
         MountKind::Granted(root) => root.is_directory && has_mounts_below(&root.path, &others),
@@ -41,10 +42,10 @@ fn has_mounts_below(directory: &Path, mounts: &[PathBuf]) -> bool {
     mounts.iter().any(|mount| mount != directory && mount.starts_with(directory))
 }
 
-/// Returns where something is mounted on this machine; if that cannot be said, everywhere.
-fn mount_points() -> Vec<PathBuf> {
-    let Ok(text) = fs::read("/proc/self/mountinfo") else { return Vec::new() };
-    text.split(|byte| *byte == b'\n').filter_map(mount_point).collect()
+/// Returns where something is mounted on this machine, if that can be said.
+fn mount_points() -> Option<Vec<PathBuf>> {
+    let text = fs::read("/proc/self/mountinfo").ok()?;
+    Some(text.split(|byte| *byte == b'\n').filter_map(mount_point).collect())
 }
 
 fn mount_point(line: &[u8]) -> Option<PathBuf> {

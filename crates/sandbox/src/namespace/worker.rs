@@ -35,7 +35,7 @@ use warrant_protocol::Limits;
 
 use crate::namespace::layout::{MountKind, Piece, PlannedMount, System};
 use crate::namespace::lower::{Lowered, lower};
-use crate::namespace::{Job, Namespace, Writes};
+use crate::namespace::{Growth, Job, Namespace, Writes};
 use crate::pipes::at;
 use crate::{
     BoundaryError, Cancel, Command, EnvValue, EnvVar, Files, Invocation, Network, RunReport, Sink,
@@ -86,6 +86,7 @@ impl Namespace {
             invocation: &invocation,
             lowered,
             writes: Writes::BoundByJail,
+            growth: Growth::CountedByWorker,
             run: self.take_identity()?,
         };
         self.run_job(job, &mut || true, (sink, cancel))

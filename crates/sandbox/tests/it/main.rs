@@ -11,6 +11,7 @@
 
 mod attacks;
 mod bench;
+mod claims;
 mod crowd;
 mod gate;
 #[cfg(feature = "hermetic")]
