@@ -72,6 +72,11 @@ impl GateReport {
         }
     }
 
+    /// Returns whether the program changed any reference of git.
+    pub(crate) const fn has_commits(&self) -> bool {
+        !self.refs.is_empty()
+    }
+
     /// Has the gate decide about collected changes alone.
     pub(crate) fn of_changes(policy: &GatePolicy, changes: &[Change]) -> Self {
         let judge = |change: &Change| {

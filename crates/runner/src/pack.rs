@@ -18,8 +18,8 @@ use warrant_protocol::port::{BlobRef, Lease};
 use warrant_protocol::{Digest, Event};
 use warrant_sandbox::Cancel;
 use warrant_workspace::{
-    Checkout, CollectOptions, Collected, Diff, Progress, Stop, TreeLimits, Watch,
-    collect as collect_checkout, collect_overlay, never_stop,
+    Checkout, CollectOptions, Collected, Diff, GitBundleOptions, Progress, Stop, TreeLimits, Watch,
+    collect as collect_checkout, collect_overlay, never_stop, write_git_bundle,
 };
 
 use crate::capture::{
@@ -137,9 +137,53 @@ pub(crate) fn pack_changes(
     };
     let gate = GateReport::of_overlay(surroundings.gate, lower.as_fd(), upper.as_fd());
     match collect(surroundings, ((&lower, upper), &search), &scratch, stop) {
-        Ok(collected) => pack_collected(journal, packing, (&gate, collected, &search)),
+        Ok(collected) => {
+            let packed = pack_collected(journal, packing, (&gate, collected, &search))?;
+            match gate.has_commits() {
+                true => keep_commits(journal, packing, (&lower, upper), packed),
+                false => Ok(packed),
+            }
+        }
         Err(message) => not_captured((journal, packing.redactor), &message),
     }
+}
+
+/// Keeps what the program committed as a git bundle.
+fn keep_commits(
+    journal: &mut Journal<'_>,
+    packing: &Packing<'_>,
+    (lower, upper): (&File, &OwnedFd),
+    packed: Packed,
+) -> Result<Packed, Halt> {
+    let Packing { surroundings, lease, redactor, .. } = *packing;
+    let search = redactor.search();
+    let watch = |content: &[u8]| search.look_at(content);
+    let options = GitBundleOptions {
+        scratch: surroundings.scratch,
+        limits: TreeLimits::generous(),
+        watch: &watch,
+    };
+    let not_kept = |packed: Packed, why: String| {
+        let failure = packed.failure.or(Some((FailureClass::CaptureFailed, why)));
+        Ok(Packed { failure, ..packed })
+    };
+    let mut bundle = match write_git_bundle(lower.as_fd(), upper.as_fd(), &options) {
+        Ok(Some(bundle)) => bundle,
+        Ok(None) => return Ok(packed),
+        Err(error) => {
+            return not_kept(packed, format!("the commits could not be kept: {error}"));
+        }
+    };
+    // SECURITY: a bundle is compressed, so a secret could not be taken out of it.
+    if search.has_found() {
+        return not_kept(packed, "the commits are withheld: they may hold a secret".to_owned());
+    }
+    let mut blob = surroundings.plane.new_blob(&lease.key)?;
+    let stored = io::copy(&mut bundle, &mut blob).and_then(|_| blob.finish());
+    let stored = stored
+        .map_err(|error| Halt::internal(format!("the commits could not be kept: {error}")))?;
+    record_artifact(journal, ArtifactKind::Bundle, stored.digest, "git-commits")?;
+    Ok(packed)
 }
 
 /// As [`pack_changes`], for a checkout that the program wrote into directly.

@@ -3,7 +3,7 @@
 //! [`plan_export`] reads and decides and changes nothing; [`apply_export`] does what the plan says,
 //! by descriptor and through the journal, so that it happens whole and can be undone.
 
-mod git;
+pub(crate) mod git;
 mod judge;
 
 use std::collections::HashMap;

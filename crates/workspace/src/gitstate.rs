@@ -9,6 +9,7 @@
 //! Only what the run touched is read, and of the host a few look-ups: the cost does not grow with
 //! the history. Start at [`plan_git`].
 
+mod commits;
 mod head_files;
 mod host;
 mod index;
@@ -37,6 +38,8 @@ use crate::overlay::Scanned;
 use crate::root::{Node, Root};
 use crate::{GateClass, TreePath};
 
+pub use commits::{GitBundleOptions, write_git_bundle};
+pub(crate) use commits::{PlannedCommits, check_commits, plan_commits};
 pub(crate) use index::names_same_bytes;
 pub(crate) use locks::{GitLocks, LOCKS, LockError, release_stale};
 pub(crate) use loose::open_loose;
@@ -55,6 +58,37 @@ pub struct RefUpdate {
     pub old: Option<RefValue>,
     /// What it holds; `None` when it is gone.
     pub new: Option<RefValue>,
+}
+
+impl RefUpdate {
+    /// Reads an update as chain and receipt have it; `None` when it is not one that can be made.
+    #[must_use]
+    pub fn parse(name: &str, old: Option<&str>, new: Option<&str>) -> Option<Self> {
+        let value = |text: &str| match Oid::from_hex(text) {
+            Some(oid) => Some(RefValue::Object(oid)),
+            None => RefName::new(text).map(RefValue::Symbolic),
+        };
+        let side = |text: Option<&str>| match text {
+            Some(text) => value(text).map(Some),
+            None => Some(None),
+        };
+        let name = match name {
+            "HEAD" => name.to_owned(),
+            name => RefName::new(name)?.as_str().to_owned(),
+        };
+        Some(Self { repository: None, name, old: side(old)?, new: side(new)? })
+    }
+}
+
+impl std::fmt::Display for RefUpdate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (&self.old, &self.new) {
+            (Some(old), Some(new)) => write!(f, "{} moved from {old} to {new}", self.name),
+            (None, Some(new)) => write!(f, "{} made at {new}", self.name),
+            (Some(old), None) => write!(f, "{} removed, was {old}", self.name),
+            (None, None) => f.write_str(&self.name),
+        }
+    }
 }
 
 /// A branch that holds what a run committed, because somebody else changed the same meanwhile.

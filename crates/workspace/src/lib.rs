@@ -48,7 +48,9 @@ pub use export::{
 };
 pub use gate::{GateClass, GateLists, GatePolicy, Verdict, classify};
 pub use git::GitError;
-pub use gitstate::{Detour, GitPlan, RefName, RefUpdate, RefValue};
+pub use gitstate::{
+    Detour, GitBundleOptions, GitPlan, RefName, RefUpdate, RefValue, write_git_bundle,
+};
 pub use journal::{
     ChangeId, Changed, Journal, JournalError, Recovered, Restored, Snapshot, UndoError, Undone,
 };
@@ -63,7 +65,8 @@ pub use pack::PackError;
 pub use path::{InvalidPath, TreePath, is_git_name};
 pub use progress::{Phase, Progress, Step, Stop, never_stop, quiet};
 pub use pull::{
-    BranchWish, Conflict, MergePreview, PullError, PullOptions, Pulled, WhyBranch, is_applied, pull,
+    BranchWish, Conflict, MergePreview, PullCommits, PullError, PullOptions, PullWork, Pulled,
+    WhyBranch, is_applied, pull, pull_with_commits,
 };
 pub use root::SpecialKind;
 pub use walk::WalkError;

@@ -9,6 +9,7 @@ mod gitdir;
 mod plan;
 mod write;
 
+pub(crate) use dirty::install_pack;
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek as _, Write};

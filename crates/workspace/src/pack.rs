@@ -23,7 +23,7 @@ use crate::progress::{Phase, Progress, Step};
 use inflate::Cursor;
 use namer::{Namer, SMALL_BYTES};
 
-pub(crate) use writer::PackWriter;
+pub(crate) use writer::{PackWriter, write_pack};
 
 /// A blob above this is streamed, never held.
 const STREAMED_BYTES: u64 = 4 << 20;
@@ -168,6 +168,23 @@ impl Pack {
             if copied == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
+        }
+        Ok(())
+    }
+
+    /// Writes the pack itself.
+    pub(crate) fn write_to(&self, sink: &mut dyn Write) -> io::Result<()> {
+        let mut buffer = vec![0; crate::blob::BUFFER_BYTES];
+        let mut at = self.start;
+        while at < self.end {
+            let wanted = usize::try_from(self.end - at).unwrap_or(buffer.len()).min(buffer.len());
+            let piece = buffer.get_mut(..wanted).unwrap_or_default();
+            let count = rustix::io::pread(&self.file, piece, at)?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            sink.write_all(buffer.get(..count).unwrap_or_default())?;
+            at += count as u64;
         }
         Ok(())
     }

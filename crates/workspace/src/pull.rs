@@ -7,6 +7,7 @@
 
 mod base;
 mod branch;
+mod commits;
 mod files;
 mod place;
 mod preview;
@@ -28,6 +29,8 @@ use crate::raw::{BaseFile, parse_raw};
 use crate::root::Root;
 use crate::{FileMode, GateClass, GatePolicy, GitError, TreePath, Verdict};
 
+use commits::OpenedCommits;
+pub use commits::PullCommits;
 pub use preview::{Conflict, MergePreview};
 
 /// How to pull.
@@ -121,6 +124,9 @@ pub enum PullError {
     /// A file is not what the diff was made from.
     #[error("{0} is not what the run started from, so its diff is not applied")]
     InTheWay(TreePath),
+    /// The run's commits cannot be taken over.
+    #[error("the run's commits cannot be taken over: {0}")]
+    Commits(String),
     /// A path of the diff names a git directory.
     #[error("the diff names {0}, which may not be written")]
     Path(TreePath),
@@ -166,6 +172,31 @@ pub fn pull(
     journal: &Journal,
     options: &PullOptions<'_>,
 ) -> Result<Pulled, PullError> {
+    pull_with_commits(path, diff, journal, &PullWork { options: *options, commits: None })
+}
+
+/// What is pulled besides a diff.
+#[derive(Clone, Copy)]
+pub struct PullWork<'a> {
+    /// How.
+    pub options: PullOptions<'a>,
+    /// What the run committed, if it did.
+    pub commits: Option<PullCommits<'a>>,
+}
+
+/// Pulls a run's diff together with its commits: in place they become those of the repository,
+/// else the branch is made on top of them.
+///
+/// # Errors
+/// As [`pull`].
+pub fn pull_with_commits(
+    path: &Path,
+    diff: &mut dyn Read,
+    journal: &Journal,
+    work: &PullWork<'_>,
+) -> Result<Pulled, PullError> {
+    let options = &work.options;
+    let commits = work.commits.map(OpenedCommits::open).transpose()?;
     let diff = &stored(diff, options)?;
     let Some(base) = Oid::from_hex(options.base_ref) else {
         // The run started from a folder, not from a commit.
@@ -174,13 +205,15 @@ pub fn pull(
     let repository = Repository::discover(path)?;
     let change = match apply_to_base(&repository, base, diff, options) {
         // The run started from uncommitted work on top of that commit.
-        Err(PullError::Diff(_)) if options.branch == BranchWish::WhenNeeded => {
+        Err(PullError::Diff(_))
+            if options.branch == BranchWish::WhenNeeded && commits.is_none() =>
+        {
             return pull_onto_files(&repository.top, diff, journal, options);
         }
         change => change?,
     };
     let base = change.base;
-    if change.files.is_empty() {
+    if change.files.is_empty() && commits.is_none() {
         return Ok(Pulled::Empty { gated: change.gated });
     }
     let why = if options.branch == BranchWish::Always {
@@ -190,14 +223,18 @@ pub fn pull(
     } else if !is_clean(&repository, options)? {
         WhyBranch::Uncommitted
     } else {
-        match place::apply(&repository.top, &change, journal, options)? {
+        match place::apply_with(&repository.top, &change, journal, (options, commits.as_ref()))? {
             place::InPlace::Done(paths) => {
                 return Ok(Pulled::Applied { paths, gated: change.gated });
             }
             place::InPlace::InTheWay(path) => WhyBranch::InTheWay(path),
         }
     };
-    let (branch, commit) = branch::make(&repository, &change, options)?;
+    if let Some(commits) = &commits {
+        commits.install(&repository, &change.repo.path().join("objects"))?;
+    }
+    let head = commits.as_ref().map(|commits| commits.head);
+    let (branch, commit) = branch::make(&repository, &change, options, head)?;
     let merge = preview::preview(&change.repo, base, repository.head, commit)?;
     Ok(Pulled::Branch { branch, commit: commit.to_hex(), why, merge, gated: change.gated })
 }

@@ -7,8 +7,8 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use warrant_protocol::event::ArtifactKind;
 use warrant_workspace::{
-    BranchWish, Changed, Conflict, Gated, MergePreview, PullOptions, Pulled, TreePath, UndoError,
-    Undone, Verdict, WhyBranch, pull as bring, workspace_top,
+    BranchWish, Changed, Conflict, Gated, MergePreview, PullCommits, PullOptions, PullWork, Pulled,
+    TreePath, UndoError, Undone, Verdict, WhyBranch, pull_with_commits, workspace_top,
 };
 
 use crate::args::{Pull, Undo};
@@ -22,15 +22,21 @@ use warrant_govern::keep::{KEPT_CHANGES, gate, open_journal};
 /// `warrant pull`.
 pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
     let run = desk.run_named(&arguments.run)?;
-    let Some(digest) = reading::artifact(desk.plane().records(), &run, ArtifactKind::Diff)? else {
+    let records = desk.plane().records();
+    let digest = reading::artifact(records, &run, ArtifactKind::Diff)?;
+    let bundle = reading::artifact(records, &run, ArtifactKind::Bundle)?;
+    if digest.is_none() && bundle.is_none() {
         reading::check_unchanged(desk.plane().records(), &run)?;
         if !desk.plane().store().run(&run)?.state.is_terminal() {
             bail!("{run} has not ended yet");
         }
         ui::note(&format!("{run} changed nothing"));
         return Ok(Exit::Success);
+    }
+    let mut diff: Box<dyn std::io::Read> = match &digest {
+        Some(digest) => reading::open_blob(records, digest)?,
+        None => Box::new(std::io::empty()),
     };
-    let mut diff = reading::open_blob(desk.plane().records(), &digest)?;
     let base_ref = reading::base_ref(desk, &run)?;
     let repo = workspace_of(&arguments.repo, &base_ref)?;
     let scratch = reading::scratch(desk)?;
@@ -47,10 +53,28 @@ pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
     };
     let meter = Meter::on_terminal();
     meter.doing("applying the changes");
-    let pulled = bring(&repo, &mut diff, &journal, &options)?;
+    let updates = reading::ref_updates(records, &run)?;
+    let bundle = match &bundle {
+        Some(digest) => Some(copied(reading::open_blob(records, digest)?, scratch.path())?),
+        None => None,
+    };
+    let commits = bundle.as_ref().map(|bundle| PullCommits { bundle, updates: &updates });
+    let pulled = pull_with_commits(&repo, &mut diff, &journal, &PullWork { options, commits })?;
     drop(meter);
     tell(&pulled, arguments.json);
+    if commits.is_some() && matches!(pulled, Pulled::Applied { .. }) && !arguments.json {
+        for update in &updates {
+            ui::note(&format!("  git: {}", ui::printable(&update.to_string())));
+        }
+    }
     Ok(Exit::Success)
+}
+
+/// Copies a blob to a file without a name, because it is read more than once.
+fn copied(mut blob: Box<dyn std::io::Read>, scratch: &Path) -> anyhow::Result<std::fs::File> {
+    let mut file = tempfile::tempfile_in(scratch).context("the scratch directory failed")?;
+    std::io::copy(&mut blob, &mut file).context("a blob does not read back")?;
+    Ok(file)
 }
 
 /// Returns where a run's changes belong: the top of the repository if it started from a commit,

@@ -24,6 +24,7 @@ use crate::ui;
 use warrant_govern::Desk;
 use warrant_govern::archive::run_named;
 use warrant_plane::Records;
+use warrant_workspace::RefUpdate;
 
 /// `warrant runs`.
 pub(crate) fn runs(records: Records<'_>, arguments: &Runs) -> anyhow::Result<Exit> {
@@ -192,6 +193,23 @@ pub(crate) fn artifact(
         }
     }
     Ok(found)
+}
+
+/// Returns the references of the workspace's own repository that a run changed.
+pub(crate) fn ref_updates(records: Records<'_>, run: &RunId) -> anyhow::Result<Vec<RefUpdate>> {
+    let mut updates = Vec::new();
+    for row in records.store().events(run)? {
+        let event: Value =
+            serde_json::from_str(&row.body).context("a stored event does not read back")?;
+        let body = event.get("event").cloned().unwrap_or_default();
+        if let Ok(Event::GitRefUpdated { reference, repository: None, old, new }) =
+            serde_json::from_value(body)
+        {
+            let update = RefUpdate::parse(&reference, old.as_deref(), new.as_deref());
+            updates.push(update.with_context(|| format!("{reference} is not a reference"))?);
+        }
+    }
+    Ok(updates)
 }
 
 /// Fails for a run that changed files of which no diff was kept, and for one of which nobody saw

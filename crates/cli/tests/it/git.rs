@@ -71,3 +71,39 @@ fn commit_made_inside_is_there_outside_named_and_undone() {
     assert_eq!(git(&work, &["status", "--porcelain"]), "");
     git(&work, &["fsck", "--strict"]);
 }
+
+#[test]
+fn pull_brings_the_commits_of_an_isolated_run() {
+    let machine = with_repository();
+    let work = machine.work("");
+    let before = git(&work, &["rev-parse", "HEAD"]);
+    let output = machine.exec(&["--", "sh", "-c", COMMIT]);
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert_eq!(git(&work, &["rev-parse", "HEAD"]), before, "an isolated run changes nothing");
+    let run = told.split_whitespace().find(|word| word.starts_with("run_")).unwrap();
+    let pulled = machine.run(&["pull", run]);
+    assert_eq!(pulled.status.code(), Some(0), "{}", stderr(&pulled));
+    assert!(stderr(&pulled).contains("git: refs/heads/feature made at"), "{}", stderr(&pulled));
+    assert_eq!(git(&work, &["log", "--format=%s", "feature"]), "second\nfirst\n");
+    assert_eq!(git(&work, &["symbolic-ref", "HEAD"]), "refs/heads/feature\n");
+    assert_eq!(git(&work, &["status", "--porcelain"]), "");
+    git(&work, &["fsck", "--strict"]);
+    let undone = machine.run(&["undo"]);
+    assert_eq!(undone.status.code(), Some(0), "{}", stderr(&undone));
+    assert_eq!(git(&work, &["rev-parse", "HEAD"]), before);
+}
+
+#[test]
+fn stash_made_inside_is_not_lost() {
+    let machine = with_repository();
+    let work = machine.work("");
+    fs::write(machine.work("file"), "mine\n").unwrap();
+    let stash = "git -c user.name=n -c user.email=n@example.com stash -q";
+    let rollback = ["sandbox", "exec", "--mode", "workspace-rollback", "--", "sh", "-c"];
+    let output = machine.run(&[&rollback[..], &[stash]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(machine.work("file")).unwrap(), "first\n");
+    git(&work, &["stash", "pop", "-q"]);
+    assert_eq!(fs::read_to_string(machine.work("file")).unwrap(), "mine\n");
+}

@@ -563,3 +563,31 @@ fn members_of_the_wrong_type_are_named_and_unknown_methods_are_not_found() {
         assert!(error["message"].as_str().unwrap().contains(words), "{method} {params}: {error}");
     }
 }
+
+#[test]
+fn commit_over_mcp_is_there_outside() {
+    let machine = Machine::new();
+    let work = machine.work("");
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git")
+            .args(["-c", "user.name=n", "-c", "user.email=n@example.com"])
+            .args(arguments)
+            .current_dir(&work)
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "git {arguments:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    git(&["init", "-q", "-b", "main"]);
+    git(&["add", "."]);
+    git(&["commit", "-qm", "first"]);
+    let commit =
+        "echo b >> a.txt && git -c user.name=n -c user.email=n@example.com commit -qam second";
+    let calls = json!([{"tool": "exec", "arguments": {"command": commit}}]);
+    let report = drive(&machine, &calls);
+    let told = text(results(&report)[0]);
+    assert!(told.contains("git: refs/heads/main moved from"), "{told}");
+    assert_eq!(git(&["log", "--format=%s"]), "second\nfirst\n");
+    assert_eq!(git(&["status", "--porcelain"]), "");
+}

@@ -172,3 +172,29 @@ fn ctrl_c_at_the_prompt_throws_the_line_away_and_the_session_goes_on() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(machine.work("done").exists() && !machine.work("never").exists());
 }
+
+#[test]
+fn commit_in_the_shell_is_there_outside_and_undone() {
+    let machine = Machine::new();
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git")
+            .args(["-c", "user.name=n", "-c", "user.email=n@example.com"])
+            .args(arguments)
+            .current_dir(machine.work(""))
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "git {arguments:?}");
+        stdout(&output)
+    };
+    git(&["init", "-q", "-b", "main"]);
+    git(&["add", "."]);
+    git(&["commit", "-qm", "first"]);
+    let commit =
+        "echo b >> a.txt\ngit -c user.name=n -c user.email=n@example.com commit -qam second\n";
+    shell(&machine, commit);
+    assert_eq!(git(&["log", "--format=%s"]), "second\nfirst\n");
+    shell(&machine, &format!("{commit}undo\n"));
+    assert_eq!(git(&["log", "--format=%s"]), "second\nfirst\n");
+    assert_eq!(git(&["status", "--porcelain"]), " M a.txt\n");
+}

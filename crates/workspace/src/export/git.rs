@@ -15,10 +15,10 @@ use crate::root::{Node, Root};
 use crate::{TreePath, WalkError};
 
 /// Where the rows come from and where their contents go.
-pub(super) struct GitRows<'a> {
-    pub(super) lower: &'a Root,
-    pub(super) upper: &'a Root,
-    pub(super) store: &'a mut ContentStore,
+pub(crate) struct GitRows<'a> {
+    pub(crate) lower: &'a Root,
+    pub(crate) upper: &'a Root,
+    pub(crate) store: &'a mut ContentStore,
 }
 
 /// The permissions and owner that new files of a git directory get.
@@ -31,7 +31,7 @@ struct GitMode {
 
 impl GitRows<'_> {
     /// Stores what is there and what it becomes.
-    pub(super) fn rows(&mut self, planned: Vec<GitRow>) -> Result<Vec<Row>, ExportError> {
+    pub(crate) fn rows(&mut self, planned: Vec<GitRow>) -> Result<Vec<Row>, ExportError> {
         let mut rows = Vec::with_capacity(planned.len());
         let Some(first) = planned.first() else { return Ok(rows) };
         let mode = self.mode_below(&first.path)?;
@@ -51,7 +51,7 @@ impl GitRows<'_> {
     }
 
     /// Stores new objects; one that is there already is left out.
-    pub(super) fn objects(&mut self, planned: Vec<GitRow>) -> Result<Vec<Row>, ExportError> {
+    pub(crate) fn objects(&mut self, planned: Vec<GitRow>) -> Result<Vec<Row>, ExportError> {
         let mut missing = Vec::with_capacity(planned.len());
         for row in planned {
             if self.lower.node(&row.path).map_err(at(&row.path))? == Node::Absent {

@@ -22,6 +22,10 @@ pub(super) struct HeadPair {
 }
 
 impl HeadPair {
+    pub(super) const fn new(before: Option<RefValue>, after: Option<RefValue>) -> Self {
+        Self { before, after }
+    }
+
     pub(super) fn is_changed(&self) -> bool {
         self.before != self.after
     }

@@ -73,6 +73,23 @@ pub(super) fn row(planner: &mut Planner<'_>, read: ReadIndex) -> Result<(), Refu
     }
 }
 
+/// Adds the index of the commit that HEAD is at afterwards.
+pub(super) fn commit_row(
+    planner: &mut Planner<'_>,
+    head: &HeadPair,
+    updates: &[RefUpdate],
+) -> Result<(), Refusal> {
+    let path = planner.layout.git.join(b"index");
+    let host = planner.views.before(&path, index::MOST_BYTES)?.content();
+    let host = host.and_then(|bytes| index::parse(&bytes).ok()).unwrap_or_default();
+    let mut entries = rebuilt(planner, head, updates)?;
+    index::distrust(&mut entries, &host);
+    if index::names_same(&entries, &host) {
+        return Ok(());
+    }
+    planner.push_row(path, GitContent::Bytes(index::to_bytes(&entries)))
+}
+
 /// Parses and checks the index; what is wrong with it is the inner error.
 fn checked(
     planner: &mut Planner<'_>,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use crate::TreePath;
 use crate::root::{Node, Root};
@@ -37,11 +38,12 @@ pub(crate) struct GitLocks<'a> {
 }
 
 /// Why the locks could not be had.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub(crate) enum LockError {
-    /// Another git holds it.
+    #[error("another git holds {0}")]
     Held(TreePath),
-    Io(TreePath, io::Error),
+    #[error("{0} could not be locked")]
+    Io(TreePath, #[source] io::Error),
 }
 
 impl<'a> GitLocks<'a> {

@@ -9,8 +9,8 @@ use sha1::Digest as _;
 use crate::blob::{BUFFER_BYTES, read_some};
 use crate::object::{ObjectKind, Oid, object_hash};
 
-/// An object that must be held (a tree, a commit, a tag) is not larger.
-pub(crate) const HELD_BYTES: u64 = 64 << 20;
+/// An object that must be held is not larger.
+pub(crate) const HELD_BYTES: u64 = 512 << 20;
 
 /// A loose object whose header was read.
 pub(crate) struct LooseObject {

@@ -58,6 +58,8 @@ pub(crate) struct NeededObjects {
     pub(crate) loose: BTreeSet<Oid>,
     /// Packs, by their number.
     pub(crate) packs: BTreeSet<usize>,
+    /// Every object that the host lacks.
+    pub(crate) names: BTreeSet<Oid>,
 }
 
 /// The objects of one repository: the host's, and what a run added.
@@ -125,6 +127,44 @@ impl<'a> AddedObjects<'a> {
         }
     }
 
+    /// Takes the objects of one pack that did not come in a layer.
+    pub(crate) fn of_pack(
+        host: HostObjects,
+        root: &'a Root,
+        pack: Pack,
+        limits: TreeLimits,
+    ) -> Self {
+        let added = Self::list((host, root), &TreePath::segment(b"objects"), &[], limits);
+        let (path, digest) = (TreePath::segment(b"bundle"), Digest::of(b""));
+        added.put_packs(vec![AddedPack { path, pack, digest }]);
+        added
+    }
+
+    /// Puts packs back that were taken out.
+    pub(crate) fn put_packs(&self, packs: Vec<AddedPack>) {
+        // Where there are some already, these are the same.
+        let _ = self.packs.set(packs);
+    }
+
+    /// Returns an added object with its content, blobs too.
+    pub(crate) fn content(&self, oid: Oid) -> Result<(ObjectKind, Arc<[u8]>), ObjectProblem> {
+        let malformed = |why: String| ObjectProblem::Malformed { oid, why };
+        if let Some(path) = self.loose.get(&oid) {
+            let (file, _) = self.upper.file(path)?;
+            let mut object = open_loose(file)?;
+            let content = object.read_whole()?;
+            // SECURITY: read a second time, so checked a second time.
+            if crate::object::object_name(object.kind, &content) != oid {
+                return Err(ObjectProblem::Lies(oid));
+            }
+            return Ok((object.kind, content.into()));
+        }
+        let (_, pack) = self.in_packs(oid)?.ok_or(ObjectProblem::Missing(oid))?;
+        let (kind, _) = pack.stat(oid).ok_or(ObjectProblem::Missing(oid))?;
+        let content = pack.read(oid, kind).map_err(|error| malformed(error.to_string()))?;
+        Ok((kind, content))
+    }
+
     /// Takes out what was wanted, and the packs it may be in.
     pub(crate) fn take_needed(&mut self) -> (NeededObjects, Vec<AddedPack>) {
         (std::mem::take(&mut self.needed), self.packs.take().unwrap_or_default())
@@ -164,6 +204,7 @@ impl<'a> AddedObjects<'a> {
         self.checked.extend(seen);
         self.needed.loose.extend(needed.loose);
         self.needed.packs.extend(needed.packs);
+        self.needed.names.extend(needed.names);
         Ok(())
     }
 
@@ -257,6 +298,7 @@ impl<'a> AddedObjects<'a> {
                 return Err(ObjectProblem::Lies(oid));
             }
             needed.loose.insert(oid);
+            needed.names.insert(oid);
             return Ok((kind, content.into()));
         }
         let (number, pack) = self.in_packs(oid)?.ok_or(ObjectProblem::Missing(oid))?;
@@ -268,6 +310,7 @@ impl<'a> AddedObjects<'a> {
             _ => pack.read(oid, kind).map_err(malformed)?,
         };
         needed.packs.insert(number);
+        needed.names.insert(oid);
         Ok((kind, content))
     }
 

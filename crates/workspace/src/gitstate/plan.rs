@@ -82,6 +82,25 @@ impl<'a> Planner<'a> {
         Ok(Self { views, layout, objects, plan, packed_before, branch, rows, shared, created })
     }
 
+    /// Returns a planner for objects that came another way than in a layer.
+    pub(super) fn of_objects(
+        views: &'a Views<'a>,
+        layout: GitLayout,
+        objects: AddedObjects<'a>,
+    ) -> Self {
+        Self {
+            views,
+            layout,
+            objects,
+            plan: GitPlan::default(),
+            packed_before: BTreeMap::new(),
+            branch: String::new(),
+            rows: Vec::new(),
+            shared: Vec::new(),
+            created: None,
+        }
+    }
+
     /// Decides, and returns the plan with whatever is refused said in it.
     pub(super) fn run(mut self) -> GitPlan {
         match self.decide() {
@@ -162,7 +181,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Sorts what the run touched, and names what is never taken over.
-    fn sort_rows(&mut self) -> SortedRows {
+    pub(super) fn sort_rows(&mut self) -> SortedRows {
         let mut sorted = SortedRows::default();
         for row in self.rows.clone() {
             if let Node::Directory(_) = row.after {
@@ -228,7 +247,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns why the repository's format cannot be taken over.
-    fn unsupported(&self) -> Result<Option<String>, Refusal> {
+    pub(super) fn unsupported(&self) -> Result<Option<String>, Refusal> {
         let path = self.layout.common.join(b"config");
         let config = match self.created.is_some() && self.layout.git == self.layout.common {
             true => self.views.after(&path, MOST_CONFIG_BYTES)?,
@@ -383,7 +402,11 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    fn new_rows(&self, path: TreePath, after: GitContent) -> Result<Vec<GitRow>, Refusal> {
+    pub(super) fn new_rows(
+        &self,
+        path: TreePath,
+        after: GitContent,
+    ) -> Result<Vec<GitRow>, Refusal> {
         let mut rows = Vec::new();
         if after != GitContent::Absent {
             for above in std::iter::successors(path.parent(), TreePath::parent) {
@@ -407,7 +430,7 @@ impl<'a> Planner<'a> {
     fn object_rows(&mut self) -> Result<(), Refusal> {
         let objects = self.layout.common.join(b"objects");
         let (needed, packs) = self.objects.take_needed();
-        let NeededObjects { loose, packs: numbers } = needed;
+        let NeededObjects { loose, packs: numbers, .. } = needed;
         let mut rows = Vec::new();
         for oid in loose {
             let path = objects.join(&loose_name(oid));

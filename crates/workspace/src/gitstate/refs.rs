@@ -102,7 +102,7 @@ impl Planner<'_> {
     }
 
     /// Leaves out references that would have to be a file and a directory at once.
-    fn without_collisions(
+    pub(super) fn without_collisions(
         &mut self,
         updates: Vec<RefUpdate>,
         packed: &PackedPair,
@@ -225,7 +225,7 @@ impl Planner<'_> {
 
 /// Returns whether a reference may hold a value: only the HEAD of a remote names another one, and
 /// replacements are never taken over.
-fn is_acceptable(name: &RefName, value: Option<&RefValue>) -> bool {
+pub(super) fn is_acceptable(name: &RefName, value: Option<&RefValue>) -> bool {
     if name.as_str().starts_with("refs/replace/") {
         return false;
     }

@@ -51,7 +51,7 @@ pub(super) fn apply(
 }
 
 /// Puts the pack and its index into an object store of ours.
-pub(super) fn install_pack(pack: &Pack, directory: &Path) -> std::io::Result<()> {
+pub(crate) fn install_pack(pack: &Pack, directory: &Path) -> std::io::Result<()> {
     let path = |end: &str| -> PathBuf { directory.join(format!("pack-{}.{end}", pack.name())) };
     pack.copy_to(&File::create(path("pack"))?)?;
     pack.write_idx(&mut File::create(path("idx"))?)

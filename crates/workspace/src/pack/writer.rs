@@ -110,6 +110,30 @@ impl PackWriter {
     }
 }
 
+/// Writes a pack of whole objects to a stream, with a true checksum.
+pub(crate) fn write_pack(
+    sink: &mut dyn Write,
+    count: usize,
+    objects: impl Iterator<Item = io::Result<(ObjectKind, std::sync::Arc<[u8]>)>>,
+) -> io::Result<()> {
+    let count = u32::try_from(count).map_err(io::Error::other)?;
+    let mut hash = Sha1::new();
+    let mut entry = [b"PACK\0\0\0\x02".as_slice(), &count.to_be_bytes()].concat();
+    let mut compress = Compress::new(Compression::fast(), true);
+    hash.update(&entry);
+    sink.write_all(&entry)?;
+    for object in objects {
+        let (kind, content) = object?;
+        entry.clear();
+        push_header(&mut entry, kind, content.len());
+        compress.reset();
+        deflate(&mut compress, &content, &mut entry)?;
+        hash.update(&entry);
+        sink.write_all(&entry)?;
+    }
+    sink.write_all(&hash.finalize())
+}
+
 impl ObjectSink for PackWriter {
     fn write(&mut self, kind: ObjectKind, content: &[u8]) -> io::Result<Oid> {
         let oid = object_name(kind, content);

@@ -8,13 +8,19 @@ use crate::discover::Repository;
 use crate::git::{GitCall, ScratchRepo};
 use crate::object::Oid;
 
-/// Makes the commit and a new branch; one that exists is never moved.
+/// Makes the commit, on top of what the run committed, and a new branch; one that exists is never
+/// moved.
 pub(super) fn make(
     repository: &Repository,
     change: &Change,
     options: &PullOptions<'_>,
+    head: Option<Oid>,
 ) -> Result<(String, Oid), PullError> {
-    let commit = commit(change, options)?;
+    let commit = match head {
+        Some(head) if tree_of(change, head)? == change.tree => head,
+        Some(head) => commit(change, head, options)?,
+        None => commit(change, change.base, options)?,
+    };
     transfer(repository, change, commit, options)?;
     let id = options.run_id.strip_prefix("run_").unwrap_or(options.run_id);
     let short: String = id.chars().take(12).collect();
@@ -57,9 +63,17 @@ fn point(
     Ok(Pointed::Here)
 }
 
-fn commit(change: &Change, options: &PullOptions<'_>) -> Result<Oid, PullError> {
+fn tree_of(change: &Change, commit: Oid) -> Result<Oid, PullError> {
+    let tree = format!("{}^{{tree}}", commit.to_hex());
+    let answer = change.repo.git("rev-parse").args(["--verify", "--quiet", &tree]).output()?;
+    let text = String::from_utf8_lossy(&answer);
+    Ok(Oid::from_hex(text.trim_end()).ok_or(GitError::Answer { command: "rev-parse" })?)
+}
+
+/// Makes one commit of what the branch adds to its parent.
+fn commit(change: &Change, parent: Oid, options: &PullOptions<'_>) -> Result<Oid, PullError> {
     let message = format!("warrant run {}", options.run_id);
-    let (tree, base) = (change.tree.to_hex(), change.base.to_hex());
+    let (tree, base) = (change.tree.to_hex(), parent.to_hex());
     let answer = with_author(change.repo.git("commit-tree"), options)
         .args(["-p", &base, "-m", &message, &tree])
         .output()?;

@@ -5,8 +5,12 @@ use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::SystemTime;
 
+use super::commits::OpenedCommits;
 use super::{Change, Changed, PullError, PullOptions, is_plain};
+use crate::export::ExportError;
+use crate::export::git::GitRows;
 use crate::export::root_owner;
+use crate::gitstate::GitLocks;
 use crate::journal::{ContentStore, Journal, JournalError, PathState, Prepared, Row, escaped};
 use crate::object::{ObjectKind, Oid, object_hash, object_name};
 use crate::raw::BaseFile;
@@ -28,6 +32,16 @@ pub(super) fn apply(
     journal: &Journal,
     options: &PullOptions<'_>,
 ) -> Result<InPlace, PullError> {
+    apply_with(top, change, journal, (options, None))
+}
+
+/// As [`apply`], together with what the run committed.
+pub(super) fn apply_with(
+    top: &Path,
+    change: &Change,
+    journal: &Journal,
+    (options, commits): (&PullOptions<'_>, Option<&OpenedCommits<'_>>),
+) -> Result<InPlace, PullError> {
     let root = Root::open(top).map_err(PullError::Scratch)?;
     let deleted: HashSet<&TreePath> =
         change.files.iter().filter(|file| file.new.is_none()).map(|file| &file.path).collect();
@@ -36,9 +50,29 @@ pub(super) fn apply(
             return Ok(InPlace::InTheWay(file.path.clone()));
         }
     }
-    let prepared = prepare(&root, change, journal, options)?;
+    let planned = match commits {
+        Some(commits) => match commits.plan(&root)? {
+            Some(planned) => Some(planned),
+            None => return Ok(InPlace::InTheWay(TreePath::segment(b".git"))),
+        },
+        None => None,
+    };
+    let mut prepared = prepare(&root, change, journal, options)?;
+    let mut locks = None;
+    if let Some(planned) = planned {
+        let refused = |error: ExportError| PullError::Commits(error.to_string());
+        let changing = planned.rows.iter().map(|row| &row.path);
+        let held = GitLocks::acquire(&root, prepared.store.path(), changing);
+        locks = Some(held.map_err(|error| PullError::Commits(error.to_string()))?);
+        let mut git = GitRows { lower: &root, upper: &root, store: &mut prepared.store };
+        let objects = git.objects(planned.objects).map_err(refused)?;
+        let rows = git.rows(planned.rows).map_err(refused)?;
+        prepared.objects.extend(objects);
+        prepared.rows.extend(rows);
+    }
     let paths = change.files.iter().map(|file| file.path.clone()).collect();
     journal.apply(&root, &format!("pull {}", options.run_id), prepared)?;
+    drop(locks);
     Ok(InPlace::Done(paths))
 }
 

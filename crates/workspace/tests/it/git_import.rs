@@ -462,3 +462,82 @@ fn submodule_worktree_and_repository_made_inside_are_there_outside_with_a_config
     assert!(!repo.join(".git/hooks").exists());
     assert_sound(&repo);
 }
+
+/// Keeps what was committed inside as a bundle, as a run whose changes wait for a person does.
+fn bundle_of(overlay: &Overlay) -> (fs::File, Vec<warrant_workspace::RefUpdate>) {
+    use std::os::fd::AsFd as _;
+    let open = |name: &str| fs::File::open(overlay.fixture.path(name)).unwrap();
+    let (lower, upper) = (open("repo"), open("upper"));
+    let options = warrant_workspace::GitBundleOptions {
+        scratch: &overlay.fixture.path("scratch"),
+        limits: warrant_workspace::TreeLimits::generous(),
+        watch: &|_| {},
+    };
+    let bundle = warrant_workspace::write_git_bundle(lower.as_fd(), upper.as_fd(), &options);
+    (bundle.unwrap().expect("a bundle"), overlay.plan(&[]).git.refs)
+}
+
+/// Pulls the diff and the commits of what was done inside.
+fn pull_of(overlay: &Overlay, base: &str) -> warrant_workspace::Pulled {
+    let (bundle, updates) = bundle_of(overlay);
+    let mut diff = Vec::new();
+    if let Some(collected) = overlay.collect().diff {
+        std::io::Read::read_to_end(&mut collected.reader().unwrap(), &mut diff).unwrap();
+    }
+    let options = warrant_workspace::PullOptions {
+        scratch: &overlay.fixture.path("scratch"),
+        run_id: "run_0123456789abcdef",
+        base_ref: base,
+        branch: warrant_workspace::BranchWish::WhenNeeded,
+        branch_prefix: "warrant/",
+        at: SystemTime::UNIX_EPOCH,
+        policy: &warrant_workspace::GatePolicy::advised(),
+        released: &[],
+    };
+    let commits = Some(warrant_workspace::PullCommits { bundle: &bundle, updates: &updates });
+    let work = warrant_workspace::PullWork { options, commits };
+    let repo = overlay.fixture.repo();
+    warrant_workspace::pull_with_commits(&repo, &mut diff.as_slice(), &overlay.journal(), &work)
+        .unwrap()
+}
+
+#[test]
+fn pull_brings_the_commits_of_an_isolated_run_and_undo_takes_them_back() {
+    let overlay = repository();
+    let repo = overlay.fixture.repo();
+    let (before, base) = (state_of(&repo), rev(&repo, "HEAD"));
+    overlay.run(&format!(
+        "{IDENTITY}echo x > x; git add x; git commit -qm one; git checkout -q -b new; \
+         echo y >> src.txt; git commit -qam two; git tag t; echo open >> README.md"
+    ));
+    let pulled = pull_of(&overlay, &base);
+    assert!(matches!(pulled, warrant_workspace::Pulled::Applied { .. }), "{pulled:?}");
+    let text = |arguments: &[&str]| String::from_utf8(git(&repo, arguments).stdout).unwrap();
+    assert_eq!(text(&["log", "-2", "--format=%s"]), "two\none\n");
+    assert_eq!(text(&["symbolic-ref", "HEAD"]), "refs/heads/new\n");
+    assert_eq!(text(&["log", "-1", "--format=%s", "main"]), "one\n");
+    assert_eq!(text(&["status", "--porcelain"]), " M README.md\n");
+    assert_eq!(rev(&repo, "t"), rev(&repo, "new"));
+    assert_sound(&repo);
+    overlay.journal().undo(&repo, Changed::Refuse).unwrap();
+    assert_eq!(state_of(&repo), before);
+}
+
+#[test]
+fn pull_puts_commits_on_a_branch_where_the_person_went_on() {
+    let overlay = repository();
+    let repo = overlay.fixture.repo();
+    let base = rev(&repo, "HEAD");
+    overlay.run(&format!(
+        "{IDENTITY}echo x > x; git add x; git commit -qm inside; echo open >> README.md"
+    ));
+    sh(&repo, "echo y > y; git add y; git commit -qm outside");
+    let pulled = pull_of(&overlay, &base);
+    let warrant_workspace::Pulled::Branch { branch, .. } = pulled else { panic!("{pulled:?}") };
+    let text = |arguments: &[&str]| String::from_utf8(git(&repo, arguments).stdout).unwrap();
+    assert_eq!(text(&["log", "-1", "--format=%s", "main"]), "outside\n");
+    assert_eq!(text(&["log", "--format=%s", &format!("{base}..{branch}~1")]), "inside\n");
+    assert_eq!(text(&["diff", "--name-only", &format!("{branch}~1"), &branch]), "README.md\n");
+    assert_eq!(text(&["status", "--porcelain"]), "");
+    assert_sound(&repo);
+}

@@ -1,0 +1,216 @@
+//! Commits that travel: written as a git bundle when nothing is taken over at once, and planned
+//! from one when they are pulled later.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufWriter, Seek as _, Write as _};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use super::head_files::{self, HeadPair, Side};
+use super::host::HostObjects;
+use super::names::{RefName, RefValue};
+use super::object_links::{Expected, links_of};
+use super::objects::AddedObjects;
+use super::plan::{GitLayout, Planner, Refusal};
+use super::refs::is_acceptable;
+use super::repositories::{self, FoundRepository};
+use super::view::Views;
+use super::{GitContent, GitRow, RefUpdate, index_import};
+use crate::bundle::BundleHeader;
+use crate::collect::Watch;
+use crate::limits::TreeLimits;
+use crate::object::{ObjectKind, Oid};
+use crate::overlay::{self, OverlayError};
+use crate::pack::{Pack, write_pack};
+use crate::root::Root;
+use crate::walk::GitNames;
+use crate::{TreePath, WalkError};
+
+/// How to write a bundle.
+#[derive(Clone, Copy)]
+pub struct GitBundleOptions<'a> {
+    /// A directory of ours for scratch files.
+    pub scratch: &'a Path,
+    /// Bounds on what is read.
+    pub limits: TreeLimits,
+    /// Shown the content of every object, because the bundle has them compressed.
+    pub watch: Watch<'a>,
+}
+
+/// Writes the commits that a run made in an overlay as a git bundle; nothing when it made none, or
+/// when they cannot be taken over.
+///
+/// # Errors
+/// [`OverlayError`] when the overlay cannot be read or the bundle not be written.
+pub fn write_git_bundle(
+    workspace: BorrowedFd<'_>,
+    upper: BorrowedFd<'_>,
+    options: &GitBundleOptions<'_>,
+) -> Result<Option<File>, OverlayError> {
+    let failed = |error: io::Error| OverlayError::Walk(WalkError::at(None)(error));
+    let lower = Root::duplicate(workspace).map_err(failed)?;
+    let upper = Root::duplicate(upper).map_err(failed)?;
+    let scan = overlay::scan(&lower, &upper, &options.limits, GitNames::Enter)?;
+    let views = Views::new(&lower, &upper, &scan.rows, None);
+    let Some(found) = repositories::find(&views, &scan.rows).map_err(failed)? else {
+        return Ok(None);
+    };
+    let own = |one: &FoundRepository<'_>| one.layout.git.depth() == 1 && one.created.is_none();
+    let Some(repository) = found.repositories.into_iter().find(own) else { return Ok(None) };
+    let planner = Planner::new(&views, repository, (options.limits, "")).map_err(failed)?;
+    planner.bundle(options).map_err(failed)
+}
+
+impl Planner<'_> {
+    fn bundle(mut self, options: &GitBundleOptions<'_>) -> io::Result<Option<File>> {
+        let Ok(references) = self.bundle_references() else { return Ok(None) };
+        let (needed, packs) = self.objects.take_needed();
+        self.objects.put_packs(packs);
+        if needed.names.is_empty() {
+            return Ok(None);
+        }
+        let prerequisites = self.missing_parents(&needed.names)?;
+        let header = BundleHeader { prerequisites, references };
+        let mut sink = BufWriter::new(tempfile::tempfile_in(options.scratch)?);
+        sink.write_all(&header.to_bytes())?;
+        let objects = needed.names.iter().map(|oid| {
+            let (kind, content) = self.objects.content(*oid).map_err(io::Error::other)?;
+            (options.watch)(&content);
+            Ok((kind, content))
+        });
+        write_pack(&mut sink, needed.names.len(), objects)?;
+        let mut file = sink.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.rewind()?;
+        Ok(Some(file))
+    }
+
+    /// Returns what the bundle names, after making sure that all of it can be taken over.
+    fn bundle_references(&mut self) -> Result<Vec<(String, Oid)>, Refusal> {
+        if let Some(why) = self.unsupported()? {
+            return Err(Refusal(why));
+        }
+        let parts = self.sort_rows();
+        let packed = self.packed_refs()?;
+        self.packed_before = packed.before.values.clone();
+        let updates = self.ref_updates(&parts, &packed)?;
+        let head = self.head()?;
+        for update in &updates {
+            self.want_ref(update)?;
+        }
+        head_files::want_head(self, &head, &updates)?;
+        let objects = updates
+            .iter()
+            .filter_map(|update| Some((update.name.clone(), update.new.as_ref()?.object()?)));
+        let mut references: Vec<(String, Oid)> = objects.collect();
+        if let Some(after) = head.after()
+            && let Some(oid) = self.object_at(after, &updates, Side::After)?
+        {
+            references.push(("HEAD".to_owned(), oid));
+        }
+        Ok(references)
+    }
+
+    /// Returns the commits that the new ones build on.
+    fn missing_parents(&mut self, names: &BTreeSet<Oid>) -> io::Result<Vec<Oid>> {
+        let mut missing = BTreeSet::new();
+        for oid in names {
+            let (kind, content) = self.objects.content(*oid).map_err(io::Error::other)?;
+            if kind != ObjectKind::Commit {
+                continue;
+            }
+            let links = links_of(kind, &content).map_err(io::Error::other)?;
+            let parents = links.into_iter().filter(|link| link.expected == Expected::Commit);
+            missing.extend(parents.map(|link| link.oid).filter(|parent| !names.contains(parent)));
+        }
+        Ok(missing.into_iter().collect())
+    }
+}
+
+/// What of a bundle goes into a repository.
+pub(crate) struct PlannedCommits {
+    pub(crate) rows: Vec<GitRow>,
+    pub(crate) objects: Vec<GitRow>,
+}
+
+/// Plans to set references, HEAD and the index to what a run made of them; `None` where one of
+/// them is not what the run started from.
+pub(crate) fn plan_commits(
+    root: &Root,
+    pack: Pack,
+    updates: &[RefUpdate],
+) -> Result<Option<PlannedCommits>, String> {
+    let said = |error: io::Error| format!("the repository could not be read: {error}");
+    let git = TreePath::segment(b".git");
+    let host = HostObjects::open(root, &git).map_err(said)?;
+    let views = Views::new(root, root, &[], None);
+    let layout = GitLayout { git: git.clone(), common: git.clone() };
+    let limits = TreeLimits::generous();
+    let name = pack.name();
+    let mut bytes = (Vec::new(), Vec::new());
+    pack.write_to(&mut bytes.0).and_then(|()| pack.write_idx(&mut bytes.1)).map_err(said)?;
+    let objects = AddedObjects::of_pack(host, root, pack, limits);
+    let mut planner = Planner::of_objects(&views, layout, objects);
+    let is_planned = planner.plan_updates(updates).map_err(|Refusal(why)| why)?;
+    if !is_planned {
+        return Ok(None);
+    }
+    let objects = git.join(b"objects");
+    let file = |end: &str| objects.join(format!("pack/pack-{name}.{end}").as_bytes());
+    let mut rows = Vec::new();
+    for (path, bytes) in [(file("pack"), bytes.0), (file("idx"), bytes.1)] {
+        let new = planner.new_rows(path, GitContent::Bytes(bytes));
+        rows.extend(new.map_err(|Refusal(why)| why)?);
+    }
+    Ok(Some(PlannedCommits { rows: std::mem::take(&mut planner.plan.rows), objects: rows }))
+}
+
+/// Makes sure that a commit of a pack and everything it leads to is there.
+pub(crate) fn check_commits(
+    root: &Root,
+    git: &TreePath,
+    pack: Pack,
+    head: Oid,
+) -> Result<(), String> {
+    let host = HostObjects::open(root, git).map_err(|error| error.to_string())?;
+    let mut objects = AddedObjects::of_pack(host, root, pack, TreeLimits::generous());
+    objects.want(head, Expected::Commit).map_err(|problem| problem.to_string())
+}
+
+impl Planner<'_> {
+    /// Plans what a run changed; false where something is not what the run started from.
+    fn plan_updates(&mut self, updates: &[RefUpdate]) -> Result<bool, Refusal> {
+        let packed = self.packed_refs()?;
+        self.packed_before = packed.before.values.clone();
+        let (heads, refs): (Vec<_>, Vec<_>) =
+            updates.iter().cloned().partition(|update| update.name == "HEAD");
+        for update in &refs {
+            let name = RefName::new(&update.name)
+                .filter(|name| is_acceptable(name, update.new.as_ref()))
+                .ok_or_else(|| Refusal(format!("{} is not a reference", update.name)))?;
+            let now = self.object_at(&RefValue::Symbolic(name), &[], Side::Before)?;
+            if now != update.old.as_ref().and_then(RefValue::object) {
+                return Ok(false);
+            }
+            self.want_ref(update)?;
+        }
+        let now = self.head()?.before().cloned();
+        let head = match heads.first() {
+            Some(head) if head.old != now => return Ok(false),
+            Some(head) => HeadPair::new(now, head.new.clone()),
+            None => HeadPair::new(now.clone(), now),
+        };
+        if matches!(head.after(), Some(RefValue::Symbolic(name)) if !name.is_branch()) {
+            return Err(Refusal("HEAD is not at a branch".to_owned()));
+        }
+        head_files::want_head(self, &head, &refs)?;
+        let kept = self.without_collisions(refs.clone(), &packed)?;
+        if kept.len() != refs.len() {
+            return Ok(false);
+        }
+        self.ref_rows(&kept.iter().collect::<Vec<_>>(), &packed)?;
+        head_files::head_row(self, &head)?;
+        index_import::commit_row(self, &head, &refs)?;
+        Ok(true)
+    }
+}
