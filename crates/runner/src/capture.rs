@@ -72,6 +72,11 @@ impl GateReport {
         }
     }
 
+    /// Adds references of git that changed.
+    pub(crate) fn add_refs(&mut self, refs: Vec<RefUpdate>) {
+        self.refs.extend(refs);
+    }
+
     /// Returns whether the program changed any reference of git.
     pub(crate) const fn has_commits(&self) -> bool {
         !self.refs.is_empty()

@@ -19,7 +19,8 @@ use warrant_protocol::{Digest, Event};
 use warrant_sandbox::Cancel;
 use warrant_workspace::{
     Checkout, CollectOptions, Collected, Diff, GitBundleOptions, Progress, Stop, TreeLimits, Watch,
-    collect as collect_checkout, collect_overlay, never_stop, write_git_bundle,
+    collect as collect_checkout, collect_overlay, never_stop, write_checkout_bundle,
+    write_git_bundle,
 };
 
 use crate::capture::{
@@ -52,6 +53,12 @@ impl Packed {
     /// There was nothing to pack.
     pub(crate) const fn nothing() -> Self {
         Self { failure: None, judged: Vec::new() }
+    }
+
+    /// Returns it with a failure, unless it has one.
+    fn or_failure(self, why: String) -> Self {
+        let failure = self.failure.or(Some((FailureClass::CaptureFailed, why)));
+        Self { failure, ..self }
     }
 }
 
@@ -155,7 +162,7 @@ fn keep_commits(
     (lower, upper): (&File, &OwnedFd),
     packed: Packed,
 ) -> Result<Packed, Halt> {
-    let Packing { surroundings, lease, redactor, .. } = *packing;
+    let Packing { surroundings, redactor, .. } = *packing;
     let search = redactor.search();
     let watch = |content: &[u8]| search.look_at(content);
     let options = GitBundleOptions {
@@ -163,20 +170,28 @@ fn keep_commits(
         limits: TreeLimits::generous(),
         watch: &watch,
     };
-    let not_kept = |packed: Packed, why: String| {
-        let failure = packed.failure.or(Some((FailureClass::CaptureFailed, why)));
-        Ok(Packed { failure, ..packed })
-    };
-    let mut bundle = match write_git_bundle(lower.as_fd(), upper.as_fd(), &options) {
+    let bundle = match write_git_bundle(lower.as_fd(), upper.as_fd(), &options) {
         Ok(Some(bundle)) => bundle,
         Ok(None) => return Ok(packed),
         Err(error) => {
-            return not_kept(packed, format!("the commits could not be kept: {error}"));
+            return Ok(packed.or_failure(format!("the commits could not be kept: {error}")));
         }
     };
+    store_commits(journal, packing, (bundle, &search), packed)
+}
+
+/// Stores a bundle as an artifact of the run.
+fn store_commits(
+    journal: &mut Journal<'_>,
+    packing: &Packing<'_>,
+    (mut bundle, search): (File, &Search),
+    packed: Packed,
+) -> Result<Packed, Halt> {
+    let Packing { surroundings, lease, .. } = *packing;
     // SECURITY: a bundle is compressed, so a secret could not be taken out of it.
     if search.has_found() {
-        return not_kept(packed, "the commits are withheld: they may hold a secret".to_owned());
+        let why = "the commits are withheld: they may hold a secret";
+        return Ok(packed.or_failure(why.to_owned()));
     }
     let mut blob = surroundings.plane.new_blob(&lease.key)?;
     let stored = io::copy(&mut bundle, &mut blob).and_then(|_| blob.finish());
@@ -209,8 +224,23 @@ pub(crate) fn pack_checkout(
             );
         }
     };
-    let gate = GateReport::of_changes(surroundings.gate, &collected.changes);
-    pack_collected(journal, packing, (&gate, collected, &search))
+    let commits_search = redactor.search();
+    let watch = |content: &[u8]| commits_search.look_at(content);
+    let options = GitBundleOptions {
+        scratch: surroundings.scratch,
+        limits: TreeLimits::generous(),
+        watch: &watch,
+    };
+    // What cannot be read of its git directory is not taken over; the diff has the files.
+    let commits = write_checkout_bundle(checkout, &options).ok().flatten();
+    let (bundle, refs) = commits.map(|commits| (commits.bundle, commits.refs)).unzip();
+    let mut gate = GateReport::of_changes(surroundings.gate, &collected.changes);
+    gate.add_refs(refs.unwrap_or_default());
+    let packed = pack_collected(journal, packing, (&gate, collected, &search))?;
+    match bundle {
+        Some(bundle) => store_commits(journal, packing, (bundle, &commits_search), packed),
+        None => Ok(packed),
+    }
 }
 
 fn pack_collected(

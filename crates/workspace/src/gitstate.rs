@@ -27,6 +27,7 @@ mod repositories;
 mod state;
 mod view;
 
+use std::collections::HashSet;
 use std::io;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ use crate::overlay::Scanned;
 use crate::root::{Node, Root};
 use crate::{GateClass, TreePath};
 
-pub use commits::{GitBundleOptions, write_git_bundle};
+pub use commits::{CheckoutCommits, GitBundleOptions, write_checkout_bundle, write_git_bundle};
 pub(crate) use commits::{PlannedCommits, check_commits, plan_commits};
 pub(crate) use index::names_same_bytes;
 pub(crate) use locks::{GitLocks, LOCKS, LockError, release_stale};
@@ -156,6 +157,12 @@ pub(crate) struct GitOptions<'a> {
     pub(crate) branch: &'a str,
 }
 
+/// Adds rows for paths that have none yet.
+fn add_rows(rows: &mut Vec<GitRow>, others: Vec<GitRow>) {
+    let known: HashSet<TreePath> = rows.iter().map(|row| row.path.clone()).collect();
+    rows.extend(others.into_iter().filter(|row| !known.contains(&row.path)));
+}
+
 /// Decides what of the workspace's own repository is taken over; nothing without one.
 pub(crate) fn plan_git(
     lower: &Root,
@@ -186,13 +193,8 @@ impl GitPlan {
         self.left_out.dedup_by(|a, b| a.0 == b.0);
         self.leaves_files |= other.leaves_files;
         self.refusal = self.refusal.take().or(other.refusal);
-        let known = |rows: &[GitRow], path: &TreePath| rows.iter().any(|row| row.path == *path);
-        let rows = other.rows.into_iter().filter(|row| !known(&self.rows, &row.path));
-        let rows: Vec<GitRow> = rows.collect();
-        self.rows.extend(rows);
-        let objects = other.objects.into_iter().filter(|row| !known(&self.objects, &row.path));
-        let objects: Vec<GitRow> = objects.collect();
-        self.objects.extend(objects);
+        add_rows(&mut self.rows, other.rows);
+        add_rows(&mut self.objects, other.objects);
     }
 
     /// Returns whether a path of the work tree is written by us: the file that leads to a git

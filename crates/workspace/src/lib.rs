@@ -49,7 +49,8 @@ pub use export::{
 pub use gate::{GateClass, GateLists, GatePolicy, Verdict, classify};
 pub use git::GitError;
 pub use gitstate::{
-    Detour, GitBundleOptions, GitPlan, RefName, RefUpdate, RefValue, write_git_bundle,
+    CheckoutCommits, Detour, GitBundleOptions, GitPlan, RefName, RefUpdate, RefValue,
+    write_checkout_bundle, write_git_bundle,
 };
 pub use journal::{
     ChangeId, Changed, Journal, JournalError, Recovered, Restored, Snapshot, UndoError, Undone,

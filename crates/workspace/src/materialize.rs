@@ -129,6 +129,8 @@ pub struct Checkout {
     pub(crate) base: HashMap<TreePath, BaseFile>,
     pub(crate) written: HashMap<TreePath, Written>,
     pub(crate) pack: Pack,
+    /// The commit that HEAD was at.
+    pub(crate) commit: Oid,
 }
 
 impl Checkout {
@@ -196,7 +198,14 @@ pub fn materialize(
             gitdir::Index { base: &base.files, held_back: &base.held_back, written: &written };
         git.finish(&index).map_err(git_failed)?;
     }
-    Ok(Checkout { path: target.to_path_buf(), root, base: base.files, written, pack })
+    Ok(Checkout {
+        path: target.to_path_buf(),
+        root,
+        base: base.files,
+        written,
+        pack,
+        commit: base_ref,
+    })
 }
 
 fn empty_root(target: &Path) -> Result<Root, MaterializeError> {

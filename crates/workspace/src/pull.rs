@@ -213,6 +213,8 @@ pub fn pull_with_commits(
         change => change?,
     };
     let base = change.base;
+    // Commits on top of files that travelled without their history lead to no commit here.
+    let commits = commits.filter(|_| base.to_hex() == options.base_ref);
     if change.files.is_empty() && commits.is_none() {
         return Ok(Pulled::Empty { gated: change.gated });
     }

@@ -6,9 +6,10 @@ use std::time::SystemTime;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use warrant_protocol::event::ArtifactKind;
+use warrant_protocol::{Digest, Event};
 use warrant_workspace::{
     BranchWish, Changed, Conflict, Gated, MergePreview, PullCommits, PullOptions, PullWork, Pulled,
-    TreePath, UndoError, Undone, Verdict, WhyBranch, pull_with_commits, workspace_top,
+    RefUpdate, TreePath, UndoError, Undone, Verdict, WhyBranch, pull_with_commits, workspace_top,
 };
 
 use crate::args::{Pull, Undo};
@@ -55,7 +56,7 @@ pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
     meter.doing("applying the changes");
     let updates = reading::ref_updates(records, &run)?;
     let bundle = match &bundle {
-        Some(digest) => Some(copied(reading::open_blob(records, digest)?, scratch.path())?),
+        Some(digest) => Some(copied(&mut reading::open_blob(records, digest)?, scratch.path())?),
         None => None,
     };
     let commits = bundle.as_ref().map(|bundle| PullCommits { bundle, updates: &updates });
@@ -70,10 +71,31 @@ pub(crate) fn pull(desk: &Desk, arguments: &Pull) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
+/// Returns the bundle of commits that a run of a plane kept, with the references it changed.
+pub(crate) fn commits_of(evidence: &Value) -> anyhow::Result<Option<(Digest, Vec<RefUpdate>)>> {
+    let events = evidence.get("events").and_then(Value::as_array).cloned().unwrap_or_default();
+    let (mut digest, mut updates) = (None, Vec::new());
+    for row in events {
+        let body = row.get("event").cloned().unwrap_or_default();
+        match serde_json::from_value(body) {
+            Ok(Event::ArtifactCreated { kind: ArtifactKind::Bundle, hash }) => digest = Some(hash),
+            Ok(Event::GitRefUpdated { reference, repository: None, old, new }) => {
+                let update = RefUpdate::parse(&reference, old.as_deref(), new.as_deref());
+                updates.push(update.with_context(|| format!("{reference} is not a reference"))?);
+            }
+            _ => {}
+        }
+    }
+    Ok(digest.map(|digest| (digest, updates)))
+}
+
 /// Copies a blob to a file without a name, because it is read more than once.
-fn copied(mut blob: Box<dyn std::io::Read>, scratch: &Path) -> anyhow::Result<std::fs::File> {
+pub(crate) fn copied(
+    blob: &mut dyn std::io::Read,
+    scratch: &Path,
+) -> anyhow::Result<std::fs::File> {
     let mut file = tempfile::tempfile_in(scratch).context("the scratch directory failed")?;
-    std::io::copy(&mut blob, &mut file).context("a blob does not read back")?;
+    std::io::copy(blob, &mut file).context("a blob does not read back")?;
     Ok(file)
 }
 

@@ -12,7 +12,7 @@ use warrant_protocol::bundle::Bundle as Evidence;
 use warrant_protocol::keys::{KeyRole, PublicKey, TrustedKeys};
 use warrant_protocol::{Digest, RunId};
 use warrant_runner::remote::Http;
-use warrant_workspace::{BranchWish, PullOptions, pull as bring};
+use warrant_workspace::{BranchWish, PullCommits, PullOptions, PullWork, pull_with_commits};
 
 use crate::args::{Approve, Bundle, Cancel, Deny, Export, Log, Login, Pull, Runs};
 use crate::commands::{keys, pulling, reading};
@@ -260,10 +260,12 @@ pub(crate) fn pull(
     let run = run_id(&arguments.run)?;
     let bundle = ended(plane, &run)?;
     let diff_hash = bundle.pointer("/receipt/workspaceOut/diffHash").and_then(Value::as_str);
-    let Some(digest) = diff_hash.and_then(|hash| hash.parse::<Digest>().ok()) else {
+    let digest = diff_hash.and_then(|hash| hash.parse::<Digest>().ok());
+    let commits = pulling::commits_of(&bundle)?;
+    if digest.is_none() && commits.is_none() {
         ui::note(&format!("{run} changed nothing"));
         return Ok(Exit::Success);
-    };
+    }
     if let Some(key) = &plane.plane_key {
         // SECURITY: what is applied must be what the pinned plane countersigned.
         let evidence = Evidence::from_value(bundle.clone());
@@ -276,7 +278,10 @@ pub(crate) fn pull(
     }
     let base = bundle.pointer("/contract/workspace/baseRef").and_then(Value::as_str);
     let meter = Meter::on_terminal();
-    let diff = plane.blob(&digest, &meter)?;
+    let diff = match &digest {
+        Some(digest) => plane.blob(digest, &meter)?,
+        None => Vec::new(),
+    };
     let desk = Desk::open(home)?;
     let repo = std::fs::canonicalize(&arguments.repo)
         .with_context(|| format!("no repository at {}", arguments.repo.display()))?;
@@ -293,7 +298,18 @@ pub(crate) fn pull(
         released: &pulling::released(&arguments.released)?,
     };
     meter.doing("applying the changes");
-    let pulled = bring(&repo, &mut diff.as_slice(), &journal, &options)?;
+    let (digest, updates) = commits.unzip();
+    let kept = match &digest {
+        Some(digest) => {
+            let bytes = plane.blob(digest, &meter)?;
+            Some(pulling::copied(&mut bytes.as_slice(), scratch.path())?)
+        }
+        None => None,
+    };
+    let updates = updates.unwrap_or_default();
+    let commits = kept.as_ref().map(|bundle| PullCommits { bundle, updates: &updates });
+    let work = PullWork { options, commits };
+    let pulled = pull_with_commits(&repo, &mut diff.as_slice(), &journal, &work)?;
     drop(meter);
     pulling::tell(&pulled, arguments.json);
     Ok(Exit::Success)

@@ -1,5 +1,6 @@
 //! Turns what is taken over of a repository into rows of the journal.
 
+use std::fs::File;
 use std::io;
 use std::io::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,6 +9,7 @@ use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
 use super::ExportError;
+use crate::blob::Spool;
 use crate::gitstate::{GitContent, GitRow, open_loose};
 use crate::journal::{ContentStore, JournalError, PathState, Row};
 use crate::object::Oid;
@@ -78,8 +80,8 @@ impl GitRows<'_> {
                 (content, digest, if is_object(path) { 0o444 } else { mode.file })
             }
             GitContent::LooseObject(oid) => {
-                let bytes = self.recompressed(path, oid)?;
-                let (content, digest) = self.store.put(&mut bytes.as_slice()).map_err(at(path))?;
+                let mut file = self.recompressed(path, oid)?;
+                let (content, digest) = self.store.put(&mut file).map_err(at(path))?;
                 (content, digest, 0o444)
             }
             GitContent::Pack { from, digest: checked } => {
@@ -102,17 +104,18 @@ impl GitRows<'_> {
     }
 
     /// Reads an object of the layer once more, makes sure of its name, and compresses it anew.
-    fn recompressed(&self, path: &TreePath, oid: Oid) -> Result<Vec<u8>, ExportError> {
+    fn recompressed(&self, path: &TreePath, oid: Oid) -> Result<File, ExportError> {
         let (file, _) = self.upper.file(path).map_err(at(path))?;
         let mut object = open_loose(file).map_err(at(path))?;
-        let mut sink = ZlibEncoder::new(Vec::new(), Compression::fast());
+        let spool = Spool::new(self.store.path()).map_err(at(path))?;
+        let mut sink = ZlibEncoder::new(spool, Compression::fast());
         let header = format!("{} {}\0", object.kind.as_str(), object.bytes);
         sink.write_all(header.as_bytes()).map_err(at(path))?;
         let name = object.copy_to(&mut sink).map_err(at(path))?;
         if name != oid {
             return Err(ExportError::Conflict(path.clone()));
         }
-        sink.finish().map_err(at(path))
+        sink.finish().and_then(Spool::into_file).map_err(at(path))
     }
 
     /// Returns what files of the git directory that `path` is in look like.

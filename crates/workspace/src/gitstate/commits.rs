@@ -20,11 +20,12 @@ use super::{GitContent, GitRow, RefUpdate, index_import};
 use crate::bundle::BundleHeader;
 use crate::collect::Watch;
 use crate::limits::TreeLimits;
+use crate::materialize::Checkout;
 use crate::object::{ObjectKind, Oid};
-use crate::overlay::{self, OverlayError};
+use crate::overlay::{self, OverlayError, Scanned};
 use crate::pack::{Pack, write_pack};
-use crate::root::Root;
-use crate::walk::GitNames;
+use crate::root::{Node, Root};
+use crate::walk::{GitNames, walk};
 use crate::{TreePath, WalkError};
 
 /// How to write a bundle.
@@ -62,9 +63,78 @@ pub fn write_git_bundle(
     planner.bundle(options).map_err(failed)
 }
 
+/// What a program committed in a checkout of its own.
+#[derive(Debug)]
+pub struct CheckoutCommits {
+    /// The commits, as a git bundle.
+    pub bundle: File,
+    /// Every reference that it changed, HEAD included.
+    pub refs: Vec<RefUpdate>,
+}
+
+/// As [`write_git_bundle`], for a checkout that the program wrote into directly. It is compared
+/// with what was put there, which lies outside of the program's reach.
+///
+/// # Errors
+/// [`OverlayError`] when the checkout cannot be read or the bundle not be written.
+pub fn write_checkout_bundle(
+    checkout: &Checkout,
+    options: &GitBundleOptions<'_>,
+) -> Result<Option<CheckoutCommits>, OverlayError> {
+    let failed = |error: io::Error| OverlayError::Walk(WalkError::at(None)(error));
+    let nothing = tempfile::tempdir_in(options.scratch).map_err(failed)?;
+    let lower = Root::open(nothing.path()).map_err(failed)?;
+    let git = TreePath::segment(b".git");
+    let Node::Directory(_) = checkout.root.node(&git).map_err(failed)? else { return Ok(None) };
+    let walked = walk(&checkout.root, Some(&git), &options.limits, GitNames::Enter)?;
+    let mut rows = Vec::new();
+    for path in walked.paths() {
+        let after = checkout.root.node(&path).map_err(failed)?;
+        rows.push(Scanned { path, before: Node::Absent, after });
+    }
+    rows.sort_by(|a, b| a.path.cmp(&b.path));
+    let views = Views::new(&lower, &checkout.root, &rows, None);
+    let layout = GitLayout { git: git.clone(), common: git.clone() };
+    let touched: Vec<&Scanned> = rows.iter().collect();
+    let host = HostObjects::of_pack(&checkout.pack);
+    let objects =
+        AddedObjects::list((host, &checkout.root), &git.join(b"objects"), &touched, options.limits);
+    let mut planner = Planner::of_objects(&views, layout, objects);
+    planner.take_rows(touched);
+    let base = RefValue::Object(checkout.commit);
+    planner.checkout_bundle(&base, options).map_err(failed)
+}
+
 impl Planner<'_> {
+    fn checkout_bundle(
+        mut self,
+        base: &RefValue,
+        options: &GitBundleOptions<'_>,
+    ) -> io::Result<Option<CheckoutCommits>> {
+        let Ok(mut named) = self.bundle_references() else { return Ok(None) };
+        let head = named.refs.iter().position(|update| update.name == "HEAD");
+        if let Some(head) = head.and_then(|at| named.refs.get_mut(at)) {
+            head.old = Some(base.clone());
+        }
+        named.refs.retain(|update| update.old != update.new);
+        let refs = named.refs.clone();
+        let bundle = self.write_bundle(named, options)?;
+        Ok(bundle.map(|bundle| CheckoutCommits { bundle, refs }))
+    }
+
     fn bundle(mut self, options: &GitBundleOptions<'_>) -> io::Result<Option<File>> {
-        let Ok(references) = self.bundle_references() else { return Ok(None) };
+        match self.bundle_references() {
+            Ok(named) => self.write_bundle(named, options),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn write_bundle(
+        &mut self,
+        named: NamedCommits,
+        options: &GitBundleOptions<'_>,
+    ) -> io::Result<Option<File>> {
+        let references = named.references;
         let (needed, packs) = self.objects.take_needed();
         self.objects.put_packs(packs);
         if needed.names.is_empty() {
@@ -86,7 +156,7 @@ impl Planner<'_> {
     }
 
     /// Returns what the bundle names, after making sure that all of it can be taken over.
-    fn bundle_references(&mut self) -> Result<Vec<(String, Oid)>, Refusal> {
+    fn bundle_references(&mut self) -> Result<NamedCommits, Refusal> {
         if let Some(why) = self.unsupported()? {
             return Err(Refusal(why));
         }
@@ -108,7 +178,9 @@ impl Planner<'_> {
         {
             references.push(("HEAD".to_owned(), oid));
         }
-        Ok(references)
+        let mut refs = updates;
+        refs.extend(head.update(None));
+        Ok(NamedCommits { references, refs })
     }
 
     /// Returns the commits that the new ones build on.
@@ -125,6 +197,12 @@ impl Planner<'_> {
         }
         Ok(missing.into_iter().collect())
     }
+}
+
+/// What a bundle names, and how the references changed.
+struct NamedCommits {
+    references: Vec<(String, Oid)>,
+    refs: Vec<RefUpdate>,
 }
 
 /// What of a bundle goes into a repository.
@@ -182,7 +260,7 @@ impl Planner<'_> {
     fn plan_updates(&mut self, updates: &[RefUpdate]) -> Result<bool, Refusal> {
         let packed = self.packed_refs()?;
         self.packed_before = packed.before.values.clone();
-        let (heads, refs): (Vec<_>, Vec<_>) =
+        let (heads, mut refs): (Vec<_>, Vec<_>) =
             updates.iter().cloned().partition(|update| update.name == "HEAD");
         for update in &refs {
             let name = RefName::new(&update.name)
@@ -195,6 +273,21 @@ impl Planner<'_> {
             self.want_ref(update)?;
         }
         let now = self.head()?.before().cloned();
+        // A checkout elsewhere has its commit without a branch; what it adds goes to the branch here.
+        let heads = match (heads.first(), &now) {
+            (Some(RefUpdate { old: Some(RefValue::Object(old)), new, .. }), Some(here))
+                if matches!(here, RefValue::Symbolic(_))
+                    && matches!(new, Some(RefValue::Object(_)))
+                    && self.object_at(here, &[], Side::Before)? == Some(*old) =>
+            {
+                let (name, old) = (here.to_string(), Some(RefValue::Object(*old)));
+                let update = RefUpdate { repository: None, name, old, new: new.clone() };
+                self.want_ref(&update)?;
+                refs.push(update);
+                Vec::new()
+            }
+            _ => heads,
+        };
         let head = match heads.first() {
             Some(head) if head.old != now => return Ok(false),
             Some(head) => HeadPair::new(now, head.new.clone()),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::TreePath;
 use crate::object::{ObjectKind, Oid};
-use crate::pack::{PackedEntry, apply_delta, read_entry};
+use crate::pack::{Pack, PackedEntry, apply_delta, read_entry};
 use crate::root::{Node, Root, list};
 
 use super::loose::{LooseObject, open_loose};
@@ -29,8 +29,10 @@ const MOST_PACKS: u64 = 100_000;
 const IDX_HEADER: u64 = 8 + 4 * 256;
 
 /// The objects that a repository of the host has.
-pub(crate) struct HostObjects {
+pub(crate) struct HostObjects<'a> {
     stores: Vec<ObjectStore>,
+    /// A pack of ours, where there is no repository of the host.
+    pack: Option<&'a Pack>,
     /// Names that were found before.
     found: RefCell<HashSet<Oid>>,
 }
@@ -57,7 +59,7 @@ struct PackedAt<'a> {
     offset: u64,
 }
 
-impl HostObjects {
+impl<'a> HostObjects<'a> {
     /// Opens the objects below the git directory `common` of `root`; there are none where it is
     /// not a directory.
     pub(crate) fn open(root: &Root, common: &TreePath) -> io::Result<Self> {
@@ -69,7 +71,12 @@ impl HostObjects {
             stores.push(ObjectStore { root, at: Some(objects), packs: OnceCell::new() });
             add_alternates(alternates, ALTERNATE_DEPTH, &mut stores);
         }
-        Ok(Self { stores, found: RefCell::default() })
+        Ok(Self { stores, pack: None, found: RefCell::default() })
+    }
+
+    /// Takes the objects of one pack.
+    pub(crate) fn of_pack(pack: &'a Pack) -> Self {
+        Self { stores: Vec::new(), pack: Some(pack), found: RefCell::default() }
     }
 
     /// Returns whether there is such an object.
@@ -77,7 +84,8 @@ impl HostObjects {
         if self.found.borrow().contains(&oid) {
             return Ok(true);
         }
-        let has = self.packed(oid)?.is_some() || self.has_loose(oid)?;
+        let is_ours = self.pack.is_some_and(|pack| pack.stat(oid).is_some());
+        let has = is_ours || self.packed(oid)?.is_some() || self.has_loose(oid)?;
         if has {
             self.found.borrow_mut().insert(oid);
         }
@@ -86,6 +94,11 @@ impl HostObjects {
 
     /// Returns an object with its kind, held in memory.
     pub(crate) fn read(&self, oid: Oid) -> io::Result<Option<(ObjectKind, Arc<[u8]>)>> {
+        if let Some(pack) = self.pack
+            && let Some((kind, _)) = pack.stat(oid)
+        {
+            return Ok(Some((kind, pack.read(oid, kind).map_err(io::Error::other)?)));
+        }
         if let Some(at) = self.packed(oid)? {
             return self.read_packed(&at).map(Some);
         }

@@ -64,7 +64,7 @@ pub(crate) struct NeededObjects {
 
 /// The objects of one repository: the host's, and what a run added.
 pub(crate) struct AddedObjects<'a> {
-    pub(crate) host: HostObjects,
+    pub(crate) host: HostObjects<'a>,
     upper: &'a Root,
     limits: TreeLimits,
     loose: HashMap<Oid, TreePath>,
@@ -87,7 +87,7 @@ struct Step {
 impl<'a> AddedObjects<'a> {
     /// Lists what a run added below `objects`, without reading it.
     pub(crate) fn list(
-        (host, upper): (HostObjects, &'a Root),
+        (host, upper): (HostObjects<'a>, &'a Root),
         objects: &TreePath,
         rows: &[&Scanned],
         limits: TreeLimits,
@@ -129,7 +129,7 @@ impl<'a> AddedObjects<'a> {
 
     /// Takes the objects of one pack that did not come in a layer.
     pub(crate) fn of_pack(
-        host: HostObjects,
+        host: HostObjects<'a>,
         root: &'a Root,
         pack: Pack,
         limits: TreeLimits,

@@ -51,6 +51,8 @@ pub(super) struct Planner<'a> {
     shared: Vec<&'a Scanned>,
     /// What is written anew where the run made the git directory.
     created: Option<CreatedFiles>,
+    /// The paths that have a row.
+    planned: HashSet<TreePath>,
 }
 
 /// Why nothing of a repository is taken over.
@@ -79,7 +81,18 @@ impl<'a> Planner<'a> {
         let objects = AddedObjects::list((host, views.upper), &objects, &touched, limits);
         let plan = GitPlan::default();
         let packed_before = BTreeMap::new();
-        Ok(Self { views, layout, objects, plan, packed_before, branch, rows, shared, created })
+        Ok(Self {
+            views,
+            layout,
+            objects,
+            plan,
+            packed_before,
+            branch,
+            rows,
+            shared,
+            created,
+            planned: HashSet::new(),
+        })
     }
 
     /// Returns a planner for objects that came another way than in a layer.
@@ -98,7 +111,13 @@ impl<'a> Planner<'a> {
             rows: Vec::new(),
             shared: Vec::new(),
             created: None,
+            planned: HashSet::new(),
         }
+    }
+
+    /// Gives it what the program touched.
+    pub(super) fn take_rows(&mut self, rows: Vec<&'a Scanned>) {
+        self.rows = rows;
     }
 
     /// Decides, and returns the plan with whatever is refused said in it.
@@ -396,9 +415,11 @@ impl<'a> Planner<'a> {
 
     /// Adds a row, and rows for the directories above it that are not there.
     pub(super) fn push_row(&mut self, path: TreePath, after: GitContent) -> Result<(), Refusal> {
-        let rows = self.new_rows(path, after)?;
-        let known: HashSet<TreePath> = self.plan.rows.iter().map(|row| row.path.clone()).collect();
-        self.plan.rows.extend(rows.into_iter().filter(|row| !known.contains(&row.path)));
+        for row in self.new_rows(path, after)? {
+            if self.planned.insert(row.path.clone()) {
+                self.plan.rows.push(row);
+            }
+        }
         Ok(())
     }
 

@@ -479,9 +479,18 @@ fn bundle_of(overlay: &Overlay) -> (fs::File, Vec<warrant_workspace::RefUpdate>)
 
 /// Pulls the diff and the commits of what was done inside.
 fn pull_of(overlay: &Overlay, base: &str) -> warrant_workspace::Pulled {
-    let (bundle, updates) = bundle_of(overlay);
+    let kept = bundle_of(overlay);
+    pull_kept(overlay, base, kept, overlay.collect())
+}
+
+fn pull_kept(
+    overlay: &Overlay,
+    base: &str,
+    (bundle, updates): (fs::File, Vec<warrant_workspace::RefUpdate>),
+    collected: warrant_workspace::Collected,
+) -> warrant_workspace::Pulled {
     let mut diff = Vec::new();
-    if let Some(collected) = overlay.collect().diff {
+    if let Some(collected) = collected.diff {
         std::io::Read::read_to_end(&mut collected.reader().unwrap(), &mut diff).unwrap();
     }
     let options = warrant_workspace::PullOptions {
@@ -540,4 +549,39 @@ fn pull_puts_commits_on_a_branch_where_the_person_went_on() {
     assert_eq!(text(&["diff", "--name-only", &format!("{branch}~1"), &branch]), "README.md\n");
     assert_eq!(text(&["status", "--porcelain"]), "");
     assert_sound(&repo);
+}
+
+#[test]
+fn commits_made_on_a_runner_are_pulled_onto_the_branch_here() {
+    let overlay = repository();
+    let (fixture, repo) = (&overlay.fixture, overlay.fixture.repo());
+    let base = rev(&repo, "HEAD");
+    let captured = fixture.capture(&[], warrant_workspace::History::Full).unwrap();
+    let checkout = fixture.materialize(&captured.manifest, "checkout").unwrap();
+    sh(
+        checkout.path(),
+        "echo x > x; git add x; git commit -qm there; git branch topic; \
+         git config core.pager evil; echo open >> README.md",
+    );
+    let options = warrant_workspace::GitBundleOptions {
+        scratch: &fixture.path("scratch"),
+        limits: warrant_workspace::TreeLimits::generous(),
+        watch: &|_| {},
+    };
+    let kept = warrant_workspace::write_checkout_bundle(&checkout, &options).unwrap();
+    let kept = kept.expect("commits");
+    let names: Vec<&str> = kept.refs.iter().map(|update| update.name.as_str()).collect();
+    assert_eq!(names, ["refs/heads/topic", "HEAD"]);
+    let collected = fixture.collect(&checkout);
+    let pulled = pull_kept(&overlay, &base, (kept.bundle, kept.refs), collected);
+    assert!(matches!(pulled, warrant_workspace::Pulled::Applied { .. }), "{pulled:?}");
+    let text = |arguments: &[&str]| String::from_utf8(git(&repo, arguments).stdout).unwrap();
+    assert_eq!(text(&["log", "-1", "--format=%s", "main"]), "there\n");
+    assert_eq!(text(&["symbolic-ref", "HEAD"]), "refs/heads/main\n");
+    assert_eq!(rev(&repo, "topic"), rev(&repo, "main"));
+    assert_eq!(text(&["status", "--porcelain"]), " M README.md\n");
+    assert_sound(&repo);
+
+    let untouched = fixture.materialize(&captured.manifest, "untouched").unwrap();
+    assert!(warrant_workspace::write_checkout_bundle(&untouched, &options).unwrap().is_none());
 }

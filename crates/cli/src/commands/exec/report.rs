@@ -270,7 +270,12 @@ fn notes_of_writes(kept: &Kept, ended: &Ended) -> Vec<String> {
                 format!("kept {} changed paths; put them back with: warrant undo", paths.len());
             let held = gated.iter().filter(|gate| gate.verdict != Verdict::Flag).map(|gate| {
                 let (path, why) = (name(&gate.path), gate.class.reason());
-                format!("not written back: {path} (it {why}); see warrant diff {run}")
+                // A diff has nothing of git's own directory.
+                let next = match gate.path.git_part() {
+                    Some(_) => "make that change yourself if you want it".to_owned(),
+                    None => format!("see warrant diff {run}"),
+                };
+                format!("not written back: {path} (it {why}); {next}")
             });
             let changed = conflicts.iter().map(|path| {
                 let path = name(path);
