@@ -7,12 +7,12 @@ use std::io::{self, BufWriter, Seek as _, Write as _};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use super::head_files::{self, HeadPair, Side};
+use super::head_files::{self, HeadPair, RunSide};
 use super::host::HostObjects;
 use super::names::{RefName, RefValue};
-use super::object_links::{Expected, links_of};
+use super::object_links::{ExpectedKind, links_of};
 use super::objects::AddedObjects;
-use super::plan::{GitLayout, Planner, Refusal};
+use super::plan::{GitLayout, GitRefusal, Planner};
 use super::refs::is_acceptable;
 use super::repositories::{self, FoundRepository};
 use super::view::Views;
@@ -156,9 +156,9 @@ impl Planner<'_> {
     }
 
     /// Returns what the bundle names, after making sure that all of it can be taken over.
-    fn bundle_references(&mut self) -> Result<NamedCommits, Refusal> {
+    fn bundle_references(&mut self) -> Result<NamedCommits, GitRefusal> {
         if let Some(why) = self.unsupported()? {
-            return Err(Refusal(why));
+            return Err(GitRefusal(why));
         }
         let parts = self.sort_rows();
         let packed = self.packed_refs()?;
@@ -174,7 +174,7 @@ impl Planner<'_> {
             .filter_map(|update| Some((update.name.clone(), update.new.as_ref()?.object()?)));
         let mut references: Vec<(String, Oid)> = objects.collect();
         if let Some(after) = head.after()
-            && let Some(oid) = self.object_at(after, &updates, Side::After)?
+            && let Some(oid) = self.object_at(after, &updates, RunSide::After)?
         {
             references.push(("HEAD".to_owned(), oid));
         }
@@ -192,7 +192,7 @@ impl Planner<'_> {
                 continue;
             }
             let links = links_of(kind, &content).map_err(io::Error::other)?;
-            let parents = links.into_iter().filter(|link| link.expected == Expected::Commit);
+            let parents = links.into_iter().filter(|link| link.expected == ExpectedKind::Commit);
             missing.extend(parents.map(|link| link.oid).filter(|parent| !names.contains(parent)));
         }
         Ok(missing.into_iter().collect())
@@ -229,7 +229,7 @@ pub(crate) fn plan_commits(
     pack.write_to(&mut bytes.0).and_then(|()| pack.write_idx(&mut bytes.1)).map_err(said)?;
     let objects = AddedObjects::of_pack(host, root, pack, limits);
     let mut planner = Planner::of_objects(&views, layout, objects);
-    let is_planned = planner.plan_updates(updates).map_err(|Refusal(why)| why)?;
+    let is_planned = planner.plan_updates(updates).map_err(|GitRefusal(why)| why)?;
     if !is_planned {
         return Ok(None);
     }
@@ -238,7 +238,7 @@ pub(crate) fn plan_commits(
     let mut rows = Vec::new();
     for (path, bytes) in [(file("pack"), bytes.0), (file("idx"), bytes.1)] {
         let new = planner.new_rows(path, GitContent::Bytes(bytes));
-        rows.extend(new.map_err(|Refusal(why)| why)?);
+        rows.extend(new.map_err(|GitRefusal(why)| why)?);
     }
     Ok(Some(PlannedCommits { rows: std::mem::take(&mut planner.plan.rows), objects: rows }))
 }
@@ -252,12 +252,12 @@ pub(crate) fn check_commits(
 ) -> Result<(), String> {
     let host = HostObjects::open(root, git).map_err(|error| error.to_string())?;
     let mut objects = AddedObjects::of_pack(host, root, pack, TreeLimits::generous());
-    objects.want(head, Expected::Commit).map_err(|problem| problem.to_string())
+    objects.want(head, ExpectedKind::Commit).map_err(|problem| problem.to_string())
 }
 
 impl Planner<'_> {
     /// Plans what a run changed; false where something is not what the run started from.
-    fn plan_updates(&mut self, updates: &[RefUpdate]) -> Result<bool, Refusal> {
+    fn plan_updates(&mut self, updates: &[RefUpdate]) -> Result<bool, GitRefusal> {
         let packed = self.packed_refs()?;
         self.packed_before = packed.before.values.clone();
         let (heads, mut refs): (Vec<_>, Vec<_>) =
@@ -265,8 +265,8 @@ impl Planner<'_> {
         for update in &refs {
             let name = RefName::new(&update.name)
                 .filter(|name| is_acceptable(name, update.new.as_ref()))
-                .ok_or_else(|| Refusal(format!("{} is not a reference", update.name)))?;
-            let now = self.object_at(&RefValue::Symbolic(name), &[], Side::Before)?;
+                .ok_or_else(|| GitRefusal(format!("{} is not a reference", update.name)))?;
+            let now = self.object_at(&RefValue::Symbolic(name), &[], RunSide::Before)?;
             if now != update.old.as_ref().and_then(RefValue::object) {
                 return Ok(false);
             }
@@ -278,7 +278,7 @@ impl Planner<'_> {
             (Some(RefUpdate { old: Some(RefValue::Object(old)), new, .. }), Some(here))
                 if matches!(here, RefValue::Symbolic(_))
                     && matches!(new, Some(RefValue::Object(_)))
-                    && self.object_at(here, &[], Side::Before)? == Some(*old) =>
+                    && self.object_at(here, &[], RunSide::Before)? == Some(*old) =>
             {
                 let (name, old) = (here.to_string(), Some(RefValue::Object(*old)));
                 let update = RefUpdate { repository: None, name, old, new: new.clone() };
@@ -294,7 +294,7 @@ impl Planner<'_> {
             None => HeadPair::new(now.clone(), now),
         };
         if matches!(head.after(), Some(RefValue::Symbolic(name)) if !name.is_branch()) {
-            return Err(Refusal("HEAD is not at a branch".to_owned()));
+            return Err(GitRefusal("HEAD is not at a branch".to_owned()));
         }
         head_files::want_head(self, &head, &refs)?;
         let kept = self.without_collisions(refs.clone(), &packed)?;

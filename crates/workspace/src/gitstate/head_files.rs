@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::names::RefValue;
-use super::object_links::Expected;
+use super::object_links::ExpectedKind;
 use super::parts::StateGroup;
-use super::plan::{Planner, Refusal};
+use super::plan::{GitRefusal, Planner};
 use super::reflog::{self, new_lines, parse_line};
 use super::view::SmallFile;
 use super::{GitContent, RefUpdate, state};
@@ -67,7 +67,7 @@ fn branch_of(value: Option<&RefValue>) -> Option<&str> {
 
 impl Planner<'_> {
     /// Reads HEAD; whatever is no branch and no commit is refused with everything else.
-    pub(super) fn head(&self) -> Result<HeadPair, Refusal> {
+    pub(super) fn head(&self) -> Result<HeadPair, GitRefusal> {
         let path = self.layout.git.join(b"HEAD");
         let before = self.views.before(&path, MOST_HEAD_BYTES)?.content();
         let before = before.and_then(|content| RefValue::parse(&content));
@@ -75,15 +75,15 @@ impl Planner<'_> {
             return Ok(HeadPair { after: before.clone(), before });
         }
         let SmallFile::Content(content) = self.views.after(&path, MOST_HEAD_BYTES)? else {
-            return Err(Refusal("HEAD is not a file".to_owned()));
+            return Err(GitRefusal("HEAD is not a file".to_owned()));
         };
         // SECURITY: git reads and writes the file that HEAD names.
         match RefValue::parse(&content) {
             Some(RefValue::Symbolic(name)) if !name.is_branch() => {
-                Err(Refusal(format!("HEAD names {name}, which is not a branch")))
+                Err(GitRefusal(format!("HEAD names {name}, which is not a branch")))
             }
             Some(after) => Ok(HeadPair { before, after: Some(after) }),
-            None => Err(Refusal("HEAD names neither a branch nor a commit".to_owned())),
+            None => Err(GitRefusal("HEAD names neither a branch nor a commit".to_owned())),
         }
     }
 
@@ -92,16 +92,16 @@ impl Planner<'_> {
         &self,
         value: &RefValue,
         updates: &[RefUpdate],
-        side: Side,
-    ) -> Result<Option<Oid>, Refusal> {
+        side: RunSide,
+    ) -> Result<Option<Oid>, GitRefusal> {
         let name = match value {
             RefValue::Object(oid) => return Ok(Some(*oid)),
             RefValue::Symbolic(name) => name,
         };
         if let Some(update) = updates.iter().find(|update| update.name == name.as_str()) {
             let value = match side {
-                Side::Before => &update.old,
-                Side::After => &update.new,
+                RunSide::Before => &update.old,
+                RunSide::After => &update.new,
             };
             return Ok(value.as_ref().and_then(RefValue::object));
         }
@@ -114,7 +114,7 @@ impl Planner<'_> {
 
 /// Before or after the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum RunSide {
     Before,
     After,
 }
@@ -124,12 +124,12 @@ pub(super) fn want_head(
     planner: &mut Planner<'_>,
     head: &HeadPair,
     updates: &[RefUpdate],
-) -> Result<(), Refusal> {
+) -> Result<(), GitRefusal> {
     match head.after().filter(|_| head.is_changed()) {
         None => Ok(()),
         Some(RefValue::Object(oid)) => {
-            let wanted = planner.objects.want(*oid, Expected::Commit);
-            wanted.map_err(|problem| Refusal(format!("HEAD is not taken over: {problem}")))
+            let wanted = planner.objects.want(*oid, ExpectedKind::Commit);
+            wanted.map_err(|problem| GitRefusal(format!("HEAD is not taken over: {problem}")))
         }
         Some(RefValue::Symbolic(name)) => {
             let path = planner.layout.common.join(name.as_str().as_bytes());
@@ -137,7 +137,7 @@ pub(super) fn want_head(
             let is_there = planner.views.lower.node(&path)? != Node::Absent
                 || planner.packed_before.contains_key(name);
             if planner.views.is_touched(&path) && !is_updated && !is_there {
-                return Err(Refusal(format!("HEAD is at {name}, which is not taken over")));
+                return Err(GitRefusal(format!("HEAD is at {name}, which is not taken over")));
             }
             Ok(())
         }
@@ -145,7 +145,7 @@ pub(super) fn want_head(
 }
 
 /// Adds HEAD itself.
-pub(super) fn head_row(planner: &mut Planner<'_>, head: &HeadPair) -> Result<(), Refusal> {
+pub(super) fn head_row(planner: &mut Planner<'_>, head: &HeadPair) -> Result<(), GitRefusal> {
     match head.after().filter(|_| head.is_changed()) {
         Some(after) => {
             let path = planner.layout.git.join(b"HEAD");
@@ -159,7 +159,7 @@ pub(super) fn head_row(planner: &mut Planner<'_>, head: &HeadPair) -> Result<(),
 pub(super) fn state_rows(
     planner: &mut Planner<'_>,
     states: &BTreeMap<StateGroup, Vec<TreePath>>,
-) -> Result<(), Refusal> {
+) -> Result<(), GitRefusal> {
     for (group, paths) in states {
         match state_group(planner, *group, paths) {
             Ok(rows) => {
@@ -180,7 +180,7 @@ pub(super) fn state_rows(
 enum StateProblem {
     /// The group is left out, and why.
     Left(TreePath, String),
-    Refused(Refusal),
+    Refused(GitRefusal),
 }
 
 fn state_group(
@@ -204,12 +204,12 @@ fn state_group(
                 let links = state::check_file(group, &name, &content)
                     .map_err(|why| left(why.to_owned()))?;
                 for oid in links.required {
-                    let wanted = planner.objects.want(oid, Expected::Anything);
+                    let wanted = planner.objects.want(oid, ExpectedKind::Anything);
                     wanted.map_err(|problem| left(problem.to_string()))?;
                 }
                 for oid in links.optional {
                     // What is not there is not needed to go on.
-                    let _ = planner.objects.want(oid, Expected::Anything);
+                    let _ = planner.objects.want(oid, ExpectedKind::Anything);
                 }
                 rows.push((path.clone(), GitContent::Bytes(content)));
             }
@@ -219,7 +219,7 @@ fn state_group(
 }
 
 /// Returns the value that the run saw first at a reference, by its log.
-pub(super) fn seen_by_run(planner: &Planner<'_>, log: &str) -> Result<Option<Oid>, Refusal> {
+pub(super) fn seen_by_run(planner: &Planner<'_>, log: &str) -> Result<Option<Oid>, GitRefusal> {
     let path = planner.layout.common.join(log.as_bytes());
     if !planner.views.is_touched(&path) {
         return Ok(None);
@@ -242,7 +242,7 @@ pub(super) fn log_rows<'p>(
     planner: &mut Planner<'_>,
     logs: impl Iterator<Item = &'p TreePath>,
     scope: &LogScope<'_>,
-) -> Result<(), Refusal> {
+) -> Result<(), GitRefusal> {
     for path in logs {
         let text = String::from_utf8_lossy(path.as_bytes()).into_owned();
         let Some((_, name)) = text.split_once("logs/") else { continue };
@@ -287,8 +287,9 @@ fn log_content(
     let mut content = if is_longer { before.to_vec() } else { Vec::new() };
     for line in added.split_inclusive(|byte| *byte == b'\n') {
         let Some(parsed) = line.strip_suffix(b"\n").and_then(parse_line) else { continue };
-        let mut is_there =
-            |oid: Oid| oid == Oid::NULL || planner.objects.want(oid, Expected::Anything).is_ok();
+        let mut is_there = |oid: Oid| {
+            oid == Oid::NULL || planner.objects.want(oid, ExpectedKind::Anything).is_ok()
+        };
         if is_there(parsed.old) && is_there(parsed.new) {
             content.extend_from_slice(line);
         }

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::head_files::{HeadPair, Side};
+use super::head_files::{HeadPair, RunSide};
 use super::index::{self, IndexEntry};
-use super::object_links::Expected;
-use super::plan::{Planner, Refusal};
+use super::object_links::ExpectedKind;
+use super::plan::{GitRefusal, Planner};
 use super::view::SmallFile;
 use super::{GitContent, RefUpdate};
 use crate::object::{ObjectKind, Oid, TreeEntry, parse_tree};
@@ -37,7 +37,7 @@ pub(super) fn read(
     planner: &mut Planner<'_>,
     head: &HeadPair,
     updates: &[RefUpdate],
-) -> Result<ReadIndex, Refusal> {
+) -> Result<ReadIndex, GitRefusal> {
     let path = planner.layout.git.join(b"index");
     if !planner.views.is_touched(&path) {
         return Ok(ReadIndex { entries: None, is_conflict: false });
@@ -60,7 +60,7 @@ pub(super) fn read(
 }
 
 /// Adds the index.
-pub(super) fn row(planner: &mut Planner<'_>, read: ReadIndex) -> Result<(), Refusal> {
+pub(super) fn row(planner: &mut Planner<'_>, read: ReadIndex) -> Result<(), GitRefusal> {
     let path = planner.layout.git.join(b"index");
     match read.entries {
         Some(_) if read.is_conflict => {
@@ -78,7 +78,7 @@ pub(super) fn commit_row(
     planner: &mut Planner<'_>,
     head: &HeadPair,
     updates: &[RefUpdate],
-) -> Result<(), Refusal> {
+) -> Result<(), GitRefusal> {
     let path = planner.layout.git.join(b"index");
     let host = planner.views.before(&path, index::MOST_BYTES)?.content();
     let host = host.and_then(|bytes| index::parse(&bytes).ok()).unwrap_or_default();
@@ -95,7 +95,7 @@ fn checked(
     planner: &mut Planner<'_>,
     path: &TreePath,
     host: &[IndexEntry],
-) -> Result<Result<Vec<IndexEntry>, String>, Refusal> {
+) -> Result<Result<Vec<IndexEntry>, String>, GitRefusal> {
     let bytes = match planner.views.after(path, index::MOST_BYTES)? {
         SmallFile::Content(bytes) => bytes,
         SmallFile::Absent => return Ok(Err("it is not there".to_owned())),
@@ -110,7 +110,7 @@ fn checked(
         return Ok(Err("a path is a file and a directory".to_owned()));
     }
     for entry in added.iter().filter(|entry| entry.mode != FileMode::Submodule) {
-        let wanted = planner.objects.want(entry.oid, Expected::Blob);
+        let wanted = planner.objects.want(entry.oid, ExpectedKind::Blob);
         if entry.names_content()
             && let Err(problem) = wanted
         {
@@ -126,9 +126,9 @@ fn rebuilt(
     planner: &mut Planner<'_>,
     head: &HeadPair,
     updates: &[RefUpdate],
-) -> Result<Vec<IndexEntry>, Refusal> {
+) -> Result<Vec<IndexEntry>, GitRefusal> {
     let commit = match head.after() {
-        Some(value) => planner.object_at(value, updates, Side::After)?,
+        Some(value) => planner.object_at(value, updates, RunSide::After)?,
         None => None,
     };
     let Some(commit) = commit else { return Ok(Vec::new()) };
@@ -139,8 +139,8 @@ fn rebuilt(
     Ok(entries)
 }
 
-fn tree_of(planner: &mut Planner<'_>, commit: Oid) -> Result<Oid, Refusal> {
-    let unreadable = || Refusal(format!("commit {} cannot be read", commit.to_hex()));
+fn tree_of(planner: &mut Planner<'_>, commit: Oid) -> Result<Oid, GitRefusal> {
+    let unreadable = || GitRefusal(format!("commit {} cannot be read", commit.to_hex()));
     match planner.objects.read(commit) {
         Ok((ObjectKind::Commit, content)) => {
             crate::object::parse_commit(&content).map(|(tree, _)| tree).ok_or_else(unreadable)
@@ -149,8 +149,8 @@ fn tree_of(planner: &mut Planner<'_>, commit: Oid) -> Result<Oid, Refusal> {
     }
 }
 
-fn tree_entries(planner: &mut Planner<'_>, tree: Oid) -> Result<Vec<TreeEntry>, Refusal> {
-    let unreadable = || Refusal(format!("tree {} cannot be read", tree.to_hex()));
+fn tree_entries(planner: &mut Planner<'_>, tree: Oid) -> Result<Vec<TreeEntry>, GitRefusal> {
+    let unreadable = || GitRefusal(format!("tree {} cannot be read", tree.to_hex()));
     match planner.objects.read(tree) {
         Ok((ObjectKind::Tree, content)) => parse_tree(&content).map_err(|_| unreadable()),
         _ => Err(unreadable()),
@@ -162,10 +162,10 @@ fn flatten(
     tree: Oid,
     at: Option<&TreePath>,
     entries: &mut Vec<IndexEntry>,
-) -> Result<(), Refusal> {
+) -> Result<(), GitRefusal> {
     for entry in tree_entries(planner, tree)? {
         if entries.len() > MOST_ENTRIES {
-            return Err(Refusal("the commit has too many files".to_owned()));
+            return Err(GitRefusal("the commit has too many files".to_owned()));
         }
         match entry {
             TreeEntry::Directory { name, oid } => {
@@ -187,9 +187,9 @@ fn would_lose(
     (host, run): (&[IndexEntry], &[IndexEntry]),
     head: &HeadPair,
     updates: &[RefUpdate],
-) -> Result<bool, Refusal> {
+) -> Result<bool, GitRefusal> {
     let commit = match head.before() {
-        Some(value) => planner.object_at(value, updates, Side::Before)?,
+        Some(value) => planner.object_at(value, updates, RunSide::Before)?,
         None => None,
     };
     let tree = match commit {
@@ -222,7 +222,7 @@ fn committed(
     tree: Option<Oid>,
     path: &TreePath,
     known: &mut Directories,
-) -> Result<Option<(FileMode, Oid)>, Refusal> {
+) -> Result<Option<(FileMode, Oid)>, GitRefusal> {
     let Some(tree) = tree else { return Ok(None) };
     let parent = path.parent();
     load(planner, tree, parent.as_ref(), known)?;
@@ -240,7 +240,7 @@ fn load(
     tree: Oid,
     at: Option<&TreePath>,
     known: &mut Directories,
-) -> Result<(), Refusal> {
+) -> Result<(), GitRefusal> {
     if known.contains_key(&at.cloned()) {
         return Ok(());
     }

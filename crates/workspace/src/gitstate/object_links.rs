@@ -5,7 +5,7 @@ use crate::object::{ObjectKind, Oid, TreeEntry, parse_tree};
 
 /// What a place that names an object wants there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Expected {
+pub(super) enum ExpectedKind {
     Commit,
     Tree,
     Blob,
@@ -13,7 +13,7 @@ pub(super) enum Expected {
     Anything,
 }
 
-impl Expected {
+impl ExpectedKind {
     pub(super) const fn of(kind: ObjectKind) -> Self {
         match kind {
             ObjectKind::Commit => Self::Commit,
@@ -30,15 +30,15 @@ impl Expected {
 
 /// An object that another one names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct ObjectLink {
     pub(super) oid: Oid,
-    pub(super) expected: Expected,
+    pub(super) expected: ExpectedKind,
     /// Its name in a tree.
     pub(super) name: Vec<u8>,
 }
 
 /// Returns what a commit, tree or tag names, or why it is not one.
-pub(super) fn links_of(kind: ObjectKind, content: &[u8]) -> Result<Vec<Link>, String> {
+pub(super) fn links_of(kind: ObjectKind, content: &[u8]) -> Result<Vec<ObjectLink>, String> {
     match kind {
         ObjectKind::Blob => Ok(Vec::new()),
         ObjectKind::Tree => tree_links(content),
@@ -47,19 +47,19 @@ pub(super) fn links_of(kind: ObjectKind, content: &[u8]) -> Result<Vec<Link>, St
     }
 }
 
-fn tree_links(content: &[u8]) -> Result<Vec<Link>, String> {
+fn tree_links(content: &[u8]) -> Result<Vec<ObjectLink>, String> {
     let entries = parse_tree(content).map_err(|error| error.to_string())?;
     let mut links = Vec::with_capacity(entries.len());
     let mut before: Option<Vec<u8>> = None;
     for entry in entries {
         let (key, link) = match entry {
             TreeEntry::Directory { name, oid } => {
-                let link = Link { oid, expected: Expected::Tree, name: name.clone() };
+                let link = ObjectLink { oid, expected: ExpectedKind::Tree, name: name.clone() };
                 ([name.as_slice(), b"/"].concat(), Some(link))
             }
             TreeEntry::File { name, mode: FileMode::Submodule, .. } => (name, None),
             TreeEntry::File { name, oid, .. } => {
-                (name.clone(), Some(Link { oid, expected: Expected::Blob, name }))
+                (name.clone(), Some(ObjectLink { oid, expected: ExpectedKind::Blob, name }))
             }
         };
         if before.as_ref().is_some_and(|before| *before >= key) {
@@ -71,32 +71,32 @@ fn tree_links(content: &[u8]) -> Result<Vec<Link>, String> {
     Ok(links)
 }
 
-fn commit_links(content: &[u8]) -> Option<Vec<Link>> {
+fn commit_links(content: &[u8]) -> Option<Vec<ObjectLink>> {
     let head = header_of(content)?;
     let mut lines = head.split(|byte| *byte == b'\n');
     let tree = oid_line(lines.next()?, "tree ")?;
-    let mut links = vec![Link { oid: tree, expected: Expected::Tree, name: Vec::new() }];
+    let mut links = vec![ObjectLink { oid: tree, expected: ExpectedKind::Tree, name: Vec::new() }];
     let mut line = lines.next()?;
     while let Some(oid) = oid_line(line, "parent ") {
-        links.push(Link { oid, expected: Expected::Commit, name: Vec::new() });
+        links.push(ObjectLink { oid, expected: ExpectedKind::Commit, name: Vec::new() });
         line = lines.next()?;
     }
     let is_author = is_person_line(line, b"author ");
     (is_author && is_person_line(lines.next()?, b"committer ")).then_some(links)
 }
 
-fn tag_links(content: &[u8]) -> Option<Vec<Link>> {
+fn tag_links(content: &[u8]) -> Option<Vec<ObjectLink>> {
     let mut lines = header_of(content)?.split(|byte| *byte == b'\n');
     let oid = oid_line(lines.next()?, "object ")?;
     let expected = match lines.next()? {
-        b"type commit" => Expected::Commit,
-        b"type tree" => Expected::Tree,
-        b"type blob" => Expected::Blob,
-        b"type tag" => Expected::Anything,
+        b"type commit" => ExpectedKind::Commit,
+        b"type tree" => ExpectedKind::Tree,
+        b"type blob" => ExpectedKind::Blob,
+        b"type tag" => ExpectedKind::Anything,
         _ => return None,
     };
     lines.next()?.strip_prefix(b"tag ".as_slice())?;
-    Some(vec![Link { oid, expected, name: Vec::new() }])
+    Some(vec![ObjectLink { oid, expected, name: Vec::new() }])
 }
 
 /// Returns the lines before the message; none of them holds a NUL.

@@ -14,7 +14,7 @@ use warrant_protocol::Digest;
 
 use super::host::HostObjects;
 use super::loose::open_loose;
-use super::object_links::{Expected, Link, links_of};
+use super::object_links::{ExpectedKind, ObjectLink, links_of};
 use crate::TreePath;
 use crate::blob::copy_hashed;
 use crate::limits::TreeLimits;
@@ -79,8 +79,8 @@ pub(crate) struct AddedObjects<'a> {
 }
 
 /// One object on the way of a walk, with the host's tree that lies at the same place.
-struct Step {
-    link: Link,
+struct WalkStep {
+    link: ObjectLink,
     base: Option<Oid>,
 }
 
@@ -172,9 +172,9 @@ impl<'a> AddedObjects<'a> {
 
     /// Makes sure that an object and everything it leads to is there, and notes what of it the
     /// host lacks.
-    pub(crate) fn want(&mut self, oid: Oid, expected: Expected) -> Result<(), ObjectProblem> {
+    pub(crate) fn want(&mut self, oid: Oid, expected: ExpectedKind) -> Result<(), ObjectProblem> {
         if self.host.has(oid)? {
-            let needs_kind = expected == Expected::Commit || expected == Expected::Tree;
+            let needs_kind = expected == ExpectedKind::Commit || expected == ExpectedKind::Tree;
             let kind = match needs_kind {
                 true => self.host.read(oid)?.map(|(kind, _)| kind),
                 false => None,
@@ -186,8 +186,8 @@ impl<'a> AddedObjects<'a> {
         }
         let mut seen = HashSet::new();
         let mut needed = NeededObjects::default();
-        let link = Link { oid, expected, name: Vec::new() };
-        let mut waiting = vec![Step { link, base: None }];
+        let link = ObjectLink { oid, expected, name: Vec::new() };
+        let mut waiting = vec![WalkStep { link, base: None }];
         while let Some(step) = waiting.pop() {
             let oid = step.link.oid;
             if self.checked.contains(&oid) || !seen.insert(oid) || self.host.has(oid)? {
@@ -219,18 +219,18 @@ impl<'a> AddedObjects<'a> {
     /// Returns what an object names, but for what the host's tree at the same place names too.
     fn steps(
         &self,
-        (kind, links): (ObjectKind, Vec<Link>),
+        (kind, links): (ObjectKind, Vec<ObjectLink>),
         base: Option<Oid>,
-    ) -> Result<Vec<Step>, ObjectProblem> {
+    ) -> Result<Vec<WalkStep>, ObjectProblem> {
         let mut waiting = Vec::new();
         match kind {
             ObjectKind::Commit => {
-                let parent = links.iter().find(|link| link.expected == Expected::Commit);
+                let parent = links.iter().find(|link| link.expected == ExpectedKind::Commit);
                 let base = match parent {
                     Some(parent) => self.tree_of(parent.oid)?,
                     None => None,
                 };
-                waiting.extend(links.into_iter().map(|link| Step { link, base }));
+                waiting.extend(links.into_iter().map(|link| WalkStep { link, base }));
             }
             ObjectKind::Tree => {
                 let known = match base {
@@ -240,12 +240,12 @@ impl<'a> AddedObjects<'a> {
                 for link in links {
                     let base = known.get(&link.name).copied();
                     if base != Some(link.oid) {
-                        waiting.push(Step { link, base });
+                        waiting.push(WalkStep { link, base });
                     }
                 }
             }
             ObjectKind::Tag | ObjectKind::Blob => {
-                waiting.extend(links.into_iter().map(|link| Step { link, base: None }));
+                waiting.extend(links.into_iter().map(|link| WalkStep { link, base: None }));
             }
         }
         Ok(waiting)
@@ -257,7 +257,7 @@ impl<'a> AddedObjects<'a> {
         let tree = found.filter(|(kind, _)| *kind == ObjectKind::Commit);
         let links = tree.and_then(|(kind, content)| links_of(kind, &content).ok());
         let mut links = links.into_iter().flatten();
-        Ok(links.find(|link| link.expected == Expected::Tree).map(|link| link.oid))
+        Ok(links.find(|link| link.expected == ExpectedKind::Tree).map(|link| link.oid))
     }
 
     /// Returns what a tree of the host names.

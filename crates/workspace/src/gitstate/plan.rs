@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 
 use super::names::{RefName, RefValue};
-use super::object_links::Expected;
+use super::object_links::ExpectedKind;
 use super::objects::{AddedObjects, AddedPack, NeededObjects};
 use super::parts::{GitPart, StateGroup, part_of};
 use super::repositories::{CreatedFiles, FoundRepository};
@@ -56,9 +56,9 @@ pub(super) struct Planner<'a> {
 }
 
 /// Why nothing of a repository is taken over.
-pub(super) struct Refusal(pub(super) String);
+pub(super) struct GitRefusal(pub(super) String);
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for GitRefusal {
     fn from(error: io::Error) -> Self {
         Self(format!("the repository could not be read: {error}"))
     }
@@ -124,7 +124,7 @@ impl<'a> Planner<'a> {
     pub(super) fn run(mut self) -> GitPlan {
         match self.decide() {
             Ok(()) => {}
-            Err(Refusal(why)) => {
+            Err(GitRefusal(why)) => {
                 self.plan.rows.clear();
                 self.plan.objects.clear();
                 self.plan.refusal = Some(why);
@@ -133,7 +133,7 @@ impl<'a> Planner<'a> {
         self.plan
     }
 
-    fn decide(&mut self) -> Result<(), Refusal> {
+    fn decide(&mut self) -> Result<(), GitRefusal> {
         let parts = self.sort_rows();
         let packed = self.packed_refs()?;
         self.packed_before = packed.before.values.clone();
@@ -145,7 +145,7 @@ impl<'a> Planner<'a> {
                     && matches!(self.part(row), GitPart::Object | GitPart::Ref(_) | GitPart::Head)
             };
             if self.rows.iter().any(is_commit) {
-                return Err(Refusal(why));
+                return Err(GitRefusal(why));
             }
             let index = self.layout.git.join(b"index");
             if self.views.is_touched(&index) {
@@ -266,7 +266,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns why the repository's format cannot be taken over.
-    pub(super) fn unsupported(&self) -> Result<Option<String>, Refusal> {
+    pub(super) fn unsupported(&self) -> Result<Option<String>, GitRefusal> {
         let path = self.layout.common.join(b"config");
         let config = match self.created.is_some() && self.layout.git == self.layout.common {
             true => self.views.after(&path, MOST_CONFIG_BYTES)?,
@@ -298,7 +298,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the updates of references that somebody else changed meanwhile.
-    fn conflicts(&self, updates: &[RefUpdate]) -> Result<Vec<RefUpdate>, Refusal> {
+    fn conflicts(&self, updates: &[RefUpdate]) -> Result<Vec<RefUpdate>, GitRefusal> {
         let mut conflicts = Vec::new();
         if self.views.started_at.is_none() {
             return Ok(conflicts);
@@ -321,7 +321,7 @@ impl<'a> Planner<'a> {
         head: &head_files::HeadPair,
         index: &index_import::ReadIndex,
         (conflicts, updates): (&[RefUpdate], &[RefUpdate]),
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, GitRefusal> {
         let path = self.layout.git.join(b"HEAD");
         let names = head.branches();
         let moves = |update: &RefUpdate| names.contains(&update.name.as_str());
@@ -340,7 +340,7 @@ impl<'a> Planner<'a> {
         head: &head_files::HeadPair,
         updates: &[RefUpdate],
         conflicts: &[RefUpdate],
-    ) -> Result<Vec<RefUpdate>, Refusal> {
+    ) -> Result<Vec<RefUpdate>, GitRefusal> {
         let host_head = head.before_branch();
         let mut off: Vec<RefUpdate> = updates
             .iter()
@@ -362,14 +362,14 @@ impl<'a> Planner<'a> {
     }
 
     /// Makes a branch for each update that met somebody else's.
-    fn detour(&mut self, updates: &[RefUpdate]) -> Result<(), Refusal> {
+    fn detour(&mut self, updates: &[RefUpdate]) -> Result<(), GitRefusal> {
         for (number, update) in updates.iter().enumerate() {
             let Some(RefValue::Object(commit)) = update.new else {
                 let path = self.layout.common.join(update.name.as_bytes());
                 self.leave_out(&path, GateClass::GitRef);
                 continue;
             };
-            if self.objects.want(commit, Expected::Commit).is_err() {
+            if self.objects.want(commit, ExpectedKind::Commit).is_err() {
                 let path = self.layout.common.join(update.name.as_bytes());
                 self.leave_out(&path, GateClass::GitRef);
                 continue;
@@ -382,10 +382,10 @@ impl<'a> Planner<'a> {
                 }
             };
             let name = RefName::new(&format!("refs/heads/{branch}"))
-                .ok_or_else(|| Refusal(format!("{branch} is not the name of a branch")))?;
+                .ok_or_else(|| GitRefusal(format!("{branch} is not the name of a branch")))?;
             let path = self.layout.common.join(name.as_str().as_bytes());
             if !matches!(self.views.lower.node(&path)?, Node::Absent) {
-                return Err(Refusal(format!("there is a branch {branch} already")));
+                return Err(GitRefusal(format!("there is a branch {branch} already")));
             }
             let content = GitContent::Bytes(RefValue::Object(commit).to_file());
             self.push_row(path, content)?;
@@ -399,7 +399,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Adds what makes a directory that the run made a git directory.
-    fn created_rows(&mut self) -> Result<(), Refusal> {
+    fn created_rows(&mut self) -> Result<(), GitRefusal> {
         let Some(CreatedFiles(files)) = self.created.take() else { return Ok(()) };
         for (path, content) in files {
             self.push_row(path, GitContent::Bytes(content))?;
@@ -414,7 +414,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Adds a row, and rows for the directories above it that are not there.
-    pub(super) fn push_row(&mut self, path: TreePath, after: GitContent) -> Result<(), Refusal> {
+    pub(super) fn push_row(&mut self, path: TreePath, after: GitContent) -> Result<(), GitRefusal> {
         for row in self.new_rows(path, after)? {
             if self.planned.insert(row.path.clone()) {
                 self.plan.rows.push(row);
@@ -427,7 +427,7 @@ impl<'a> Planner<'a> {
         &self,
         path: TreePath,
         after: GitContent,
-    ) -> Result<Vec<GitRow>, Refusal> {
+    ) -> Result<Vec<GitRow>, GitRefusal> {
         let mut rows = Vec::new();
         if after != GitContent::Absent {
             for above in std::iter::successors(path.parent(), TreePath::parent) {
@@ -438,7 +438,7 @@ impl<'a> Planner<'a> {
                         let after = GitContent::Directory;
                         rows.push(GitRow { path: above, before, after });
                     }
-                    _ => return Err(Refusal(format!("{above} is not a directory"))),
+                    _ => return Err(GitRefusal(format!("{above} is not a directory"))),
                 }
             }
         }
@@ -448,7 +448,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Adds the objects that something wanted and the host lacks.
-    fn object_rows(&mut self) -> Result<(), Refusal> {
+    fn object_rows(&mut self) -> Result<(), GitRefusal> {
         let objects = self.layout.common.join(b"objects");
         let (needed, packs) = self.objects.take_needed();
         let NeededObjects { loose, packs: numbers, .. } = needed;
@@ -466,7 +466,7 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    fn pack_rows(&self, objects: &TreePath, added: &AddedPack) -> Result<Vec<GitRow>, Refusal> {
+    fn pack_rows(&self, objects: &TreePath, added: &AddedPack) -> Result<Vec<GitRow>, GitRefusal> {
         let name = added.pack.name();
         let file = |end: &str| objects.join(format!("pack/pack-{name}.{end}").as_bytes());
         let mut idx = Vec::new();

@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::names::{PackedRefs, RefName, RefValue, without_refs};
-use super::object_links::Expected;
-use super::plan::{Planner, Refusal, SortedRows};
+use super::object_links::ExpectedKind;
+use super::plan::{GitRefusal, Planner, SortedRows};
 use super::view::SmallFile;
 use super::{GitContent, RefUpdate};
 use crate::limits::TreeLimits;
@@ -32,13 +32,13 @@ impl PackedPair {
 }
 
 impl Planner<'_> {
-    pub(super) fn packed_refs(&self) -> Result<PackedPair, Refusal> {
+    pub(super) fn packed_refs(&self) -> Result<PackedPair, GitRefusal> {
         let path = self.layout.common.join(b"packed-refs");
         let parse = |file: SmallFile| match file {
             SmallFile::Absent => Ok(PackedRefs::default()),
             SmallFile::Content(content) => PackedRefs::parse(&content)
-                .ok_or_else(|| Refusal("packed-refs cannot be parsed".to_owned())),
-            SmallFile::NoFile => Err(Refusal("packed-refs is not a file".to_owned())),
+                .ok_or_else(|| GitRefusal("packed-refs cannot be parsed".to_owned())),
+            SmallFile::NoFile => Err(GitRefusal("packed-refs is not a file".to_owned())),
         };
         let before = self.views.before(&path, MOST_REF_BYTES)?;
         let after = match self.views.is_touched(&path) {
@@ -57,7 +57,7 @@ impl Planner<'_> {
         &mut self,
         rows: &SortedRows,
         packed: &PackedPair,
-    ) -> Result<Vec<RefUpdate>, Refusal> {
+    ) -> Result<Vec<RefUpdate>, GitRefusal> {
         let mut names = rows.refs.clone();
         if let Some(after) = &packed.after {
             let before = &packed.before.values;
@@ -106,7 +106,7 @@ impl Planner<'_> {
         &mut self,
         updates: Vec<RefUpdate>,
         packed: &PackedPair,
-    ) -> Result<Vec<RefUpdate>, Refusal> {
+    ) -> Result<Vec<RefUpdate>, GitRefusal> {
         let gone: HashSet<String> = updates
             .iter()
             .filter(|update| update.new.is_none())
@@ -134,7 +134,7 @@ impl Planner<'_> {
         update: &RefUpdate,
         packed: &PackedPair,
         (gone, made): (&HashSet<String>, &BTreeSet<String>),
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, GitRefusal> {
         let Some(name) = RefName::new(&update.name) else { return Ok(true) };
         for above in name.ancestors() {
             let path = self.layout.common.join(above.as_bytes());
@@ -157,10 +157,10 @@ impl Planner<'_> {
         Ok(packed_below || made_below || loose_below)
     }
 
-    fn loose_refs(&self, directory: &TreePath) -> Result<Vec<String>, Refusal> {
+    fn loose_refs(&self, directory: &TreePath) -> Result<Vec<String>, GitRefusal> {
         let limits = TreeLimits::generous();
         let walked = walk(self.views.lower, Some(directory), &limits, GitNames::Enter)
-            .map_err(|error| Refusal(error.to_string()))?;
+            .map_err(|error| GitRefusal(error.to_string()))?;
         let common = self.layout.common.as_bytes().len() + 1;
         let name = |path: &TreePath| {
             String::from_utf8_lossy(path.as_bytes().get(common..).unwrap_or_default()).into_owned()
@@ -168,20 +168,20 @@ impl Planner<'_> {
         Ok(walked.paths().iter().map(name).collect())
     }
 
-    pub(super) fn want_ref(&mut self, update: &RefUpdate) -> Result<(), Refusal> {
+    pub(super) fn want_ref(&mut self, update: &RefUpdate) -> Result<(), GitRefusal> {
         let Some(RefValue::Object(oid)) = update.new else { return Ok(()) };
         let is_branch = update.name.starts_with("refs/heads/") || update.name == "refs/stash";
-        let expected = if is_branch { Expected::Commit } else { Expected::Anything };
+        let expected = if is_branch { ExpectedKind::Commit } else { ExpectedKind::Anything };
         self.objects
             .want(oid, expected)
-            .map_err(|problem| Refusal(format!("{} is not taken over: {problem}", update.name)))
+            .map_err(|problem| GitRefusal(format!("{} is not taken over: {problem}", update.name)))
     }
 
     pub(super) fn ref_rows(
         &mut self,
         applied: &[&RefUpdate],
         packed: &PackedPair,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), GitRefusal> {
         let mut removed = Vec::new();
         for update in applied {
             let path = self.layout.common.join(update.name.as_bytes());
@@ -209,11 +209,11 @@ impl Planner<'_> {
     }
 
     /// Removes the empty directories that stand where a reference is to be.
-    fn clear_directories(&mut self, path: &TreePath) -> Result<(), Refusal> {
+    fn clear_directories(&mut self, path: &TreePath) -> Result<(), GitRefusal> {
         let Node::Directory(_) = self.views.lower.node(path)? else { return Ok(()) };
         let limits = TreeLimits::generous();
         let walked = walk(self.views.lower, Some(path), &limits, GitNames::Enter)
-            .map_err(|error| Refusal(error.to_string()))?;
+            .map_err(|error| GitRefusal(error.to_string()))?;
         for folder in walked.folders {
             if let Some(below) = folder.path.filter(|below| below != path) {
                 self.push_row(below, GitContent::Absent)?;
