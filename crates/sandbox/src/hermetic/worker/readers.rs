@@ -196,7 +196,10 @@ pub(super) fn gives_input(redirects: &[Redirect]) -> bool {
                 | RedirectKind::HereDocStrip
                 | RedirectKind::HereString
         );
-        is_input && redirect.fd.is_none_or(|fd| fd == 0) && redirect.fd_var.is_none()
+        // `<&3` is another input, `<&0` the same.
+        let is_other = redirect.kind == RedirectKind::DupInput
+            && literal(&redirect.target).is_none_or(|target| target != "0");
+        (is_input || is_other) && redirect.fd.is_none_or(|fd| fd == 0) && redirect.fd_var.is_none()
     })
 }
 

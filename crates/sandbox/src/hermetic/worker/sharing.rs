@@ -185,6 +185,7 @@ mod tests {
             ("printf x | { cat; wc -l; }", 1),
             ("while read x; do cat; done < f", 1),
             ("for x in a b; do cat; done < f", 1),
+            ("{ cat; cat <&0; } < f", 1),
             ("f() { cat | while read x; do tr a b; done; }", 1),
         ] {
             assert_eq!(shared_input(script, false), Some(line), "{script}");
@@ -204,6 +205,7 @@ mod tests {
             "while true; do cat; break; done < f",
             "cat f | sort | uniq | wc -l",
             "{ cat; } < f; { cat; } < f",
+            "{ cat; cat <&3; } < f 3< g",
         ] {
             assert_eq!(shared_input(script, false), None, "{script}");
         }
