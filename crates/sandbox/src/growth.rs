@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -25,6 +25,13 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_FACTOR: u32 = 8;
 /// Directories nested deeper are not counted, and that is remembered.
 const DEEPEST: usize = 200;
+
+/// What is asked about each file.
+const LOOKED_AT: StatxFlags = StatxFlags::TYPE
+    .union(StatxFlags::BLOCKS)
+    .union(StatxFlags::NLINK)
+    .union(StatxFlags::INO)
+    .union(StatxFlags::BTIME);
 
 /// What was added to the directories of one run.
 #[derive(Debug)]
@@ -122,6 +129,10 @@ fn now() -> (i64, u32) {
     (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
+fn kind(stat: &Statx) -> FileType {
+    FileType::from_raw_mode(u32::from(stat.stx_mode))
+}
+
 /// Leaves out directories that lie in others of the list.
 fn outermost(roots: Vec<PathBuf>) -> Vec<PathBuf> {
     let lies_in = |one: &PathBuf, other: &PathBuf| one != other && one.starts_with(other);
@@ -156,6 +167,8 @@ impl GrowthCount {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match openat(CWD, &root, flags, Mode::empty()) {
                 Ok(root) => self.below(root, &mut found),
+                // A single file may be written as well.
+                Err(rustix::io::Errno::NOTDIR) => self.single(&root, &mut found),
                 Err(_) => self.miss("a directory could not be opened"),
             }
         }
@@ -169,6 +182,13 @@ impl GrowthCount {
         let files = grown(found.new.files, found.old.files, before.files);
         self.counted.bytes.store(bytes, Ordering::Release);
         self.counted.files.store(files, Ordering::Release);
+    }
+
+    fn single(&mut self, root: &Path, found: &mut FoundFiles) {
+        match statx(CWD, root, AtFlags::SYMLINK_NOFOLLOW, LOOKED_AT) {
+            Ok(stat) if kind(&stat) == FileType::RegularFile => self.count(&stat, found),
+            Ok(_) | Err(_) => self.miss("a file could not be looked at"),
+        }
     }
 
     fn below(&mut self, root: OwnedFd, found: &mut FoundFiles) {
@@ -218,20 +238,20 @@ impl GrowthCount {
         name: &CStr,
         found: &mut FoundFiles,
     ) -> Option<bool> {
-        let wanted = StatxFlags::TYPE
-            | StatxFlags::BLOCKS
-            | StatxFlags::NLINK
-            | StatxFlags::INO
-            | StatxFlags::BTIME;
-        let stat = statx(parent, name, AtFlags::SYMLINK_NOFOLLOW, wanted).ok()?;
-        let is_directory = FileType::from_raw_mode(u32::from(stat.stx_mode)) == FileType::Directory;
+        let stat = statx(parent, name, AtFlags::SYMLINK_NOFOLLOW, LOOKED_AT).ok()?;
+        self.count(&stat, found);
+        Some(kind(&stat) == FileType::Directory)
+    }
+
+    /// Counts a file, unless it was met by another of its names.
+    fn count(&mut self, stat: &Statx, found: &mut FoundFiles) {
         let file = (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino);
-        if !is_directory && stat.stx_nlink > 1 && !self.linked.insert(file) {
-            return Some(false);
+        let has_names = kind(stat) != FileType::Directory && stat.stx_nlink > 1;
+        if has_names && !self.linked.insert(file) {
+            return;
         }
-        let held = if self.is_new(&stat) { &mut found.new } else { &mut found.old };
+        let held = if self.is_new(stat) { &mut found.new } else { &mut found.old };
         held.add(stat.stx_blocks.saturating_mul(512));
-        Some(is_directory)
     }
 
     /// Whether a file was made since the start; one whose filesystem does not say counts as old.
@@ -255,7 +275,7 @@ mod tests {
 
     use super::*;
 
-    fn count(root: &std::path::Path) -> GrowthCount {
+    fn count(root: &Path) -> GrowthCount {
         let roots = outermost(vec![root.to_owned(), root.join("below")]);
         GrowthCount { roots, since: now(), counted: Arc::default(), linked: HashSet::new() }
     }
@@ -287,6 +307,24 @@ mod tests {
         count.again(&mut before);
         assert_eq!(counted(&count).0, 0, "what is gone holds no space");
         assert_eq!(count.counted.missed.get(), None);
+    }
+
+    #[test]
+    fn a_single_file_is_counted_and_a_link_is_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let (file, link) = (root.path().join("file"), root.path().join("link"));
+        fs::write(&file, b"old").unwrap();
+        let (mut single, mut before) = (count(&file), None);
+        single.again(&mut before);
+        fs::write(&file, vec![1; 300_000]).unwrap();
+        single.again(&mut before);
+        let (bytes, _) = counted(&single);
+        assert!((250_000..310_000).contains(&bytes), "{bytes} bytes");
+        assert_eq!(single.counted.missed.get(), None);
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let linked = &mut count(&link);
+        linked.again(&mut None);
+        assert!(linked.counted.missed.get().is_some());
     }
 
     #[test]
