@@ -360,7 +360,7 @@ fn the_same_enrollment_again_is_the_same_runner() {
         let (status, first) = enroll(&body);
         assert_eq!(status, 200, "{first}");
         assert_eq!(enroll(&body), (200, first.clone()), "a reply was lost");
-        let claim = json!({"runnerToken": first["runnerToken"], "pool": "default"});
+        let claim = json!({"runnerToken": first["runnerToken"], "pool": "default", "leases": true});
         assert_eq!(client.call("POST", "/v1/claims", None, Some(&claim)).0, 200);
         // Who only knows the public key is somebody else.
         let mut stranger = body.clone();
