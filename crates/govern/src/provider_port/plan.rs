@@ -72,10 +72,10 @@ impl PortPlan {
         let roots = Roots::find(request, &workspace, &mut warnings)?;
         let access = workspace_mode(&roots, mode, &mut warnings)?;
         if access == WorkspaceMode::Overlay {
-            keep::check(&workspace, mode).map_err(|_| {
+            keep::check(&workspace, mode).map_err(|error| {
                 PortDenial::denied(format!(
-                    "filesystem.workspaceRoot {} cannot be written, so nothing could be kept; use \
-                     sandboxMode isolated",
+                    "filesystem.workspaceRoot {} cannot be written ({error}), so nothing could be \
+                     kept; use sandboxMode isolated",
                     workspace.display()
                 ))
             })?;

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
+use thiserror::Error;
 use warrant_protocol::Digest;
 
 const BLOCK: u64 = 512;
@@ -122,9 +123,9 @@ impl<R: Read> ArchiveReader<R> {
         let mut text = Vec::new();
         (&mut self.input).take(head.size.min(4096)).read_to_end(&mut text)?;
         self.skip_padding(head.size)?;
-        let said: ArchiveEnd =
-            serde_json::from_slice(&text).map_err(|_| damaged("its end is no end"))?;
-        match said == expected {
+        let recorded: ArchiveEnd =
+            serde_json::from_slice(&text).map_err(damaged_by("its last entry cannot be read"))?;
+        match recorded == expected {
             true => Ok(None),
             false => Err(damaged("its content is not what its end says")),
         }
@@ -174,6 +175,26 @@ pub(super) fn damaged(detail: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the backup is damaged: {detail}"))
 }
 
+/// An error about the file that was given, with its cause.
+#[derive(Debug, Error)]
+#[error("the backup is damaged: {detail}")]
+struct UnreadableEntry {
+    detail: &'static str,
+    #[source]
+    cause: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// Makes an error about the file that was given of its cause.
+pub(super) fn damaged_by<E>(detail: &'static str) -> impl Fn(E) -> io::Error
+where
+    E: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    move |cause| {
+        let entry = UnreadableEntry { detail, cause: cause.into() };
+        io::Error::new(io::ErrorKind::InvalidData, entry)
+    }
+}
+
 fn padding(size: u64) -> Vec<u8> {
     let rest = size % BLOCK;
     vec![0; if rest == 0 { 0 } else { (BLOCK - rest) as usize }]
@@ -215,16 +236,19 @@ fn header(name: &str, size: u64) -> io::Result<[u8; BLOCK as usize]> {
 fn read_header(block: &[u8; BLOCK as usize]) -> io::Result<EntryHead> {
     let field = |from: usize, to: usize| block.get(from..to).unwrap_or_default();
     let name: Vec<u8> = field(0, 100).iter().copied().take_while(|byte| *byte != 0).collect();
-    let name = String::from_utf8(name).map_err(|_| damaged("a name is no text"))?;
+    let name = String::from_utf8(name).map_err(damaged_by("the name of an entry is not UTF-8"))?;
     let size = match field(124, 136) {
         [0x80, 0, 0, 0, rest @ ..] => {
-            let bytes: [u8; 8] = rest.try_into().map_err(|_| damaged("a size is none"))?;
+            let bytes: [u8; 8] =
+                rest.try_into().map_err(damaged_by("the size of an entry cannot be read"))?;
             u64::from_be_bytes(bytes)
         }
         digits => {
-            let digits = std::str::from_utf8(digits).map_err(|_| damaged("a size is none"))?;
+            let digits = std::str::from_utf8(digits)
+                .map_err(damaged_by("the size of an entry cannot be read"))?;
             let digits = digits.trim_matches(['\0', ' ']);
-            u64::from_str_radix(digits, 8).map_err(|_| damaged("a size is none"))?
+            u64::from_str_radix(digits, 8)
+                .map_err(damaged_by("the size of an entry cannot be read"))?
         }
     };
     // Everything but the sum itself follows from name and size.

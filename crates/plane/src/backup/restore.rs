@@ -14,7 +14,7 @@ use thiserror::Error;
 use warrant_protocol::Digest;
 use warrant_protocol::succession::SuccessionRole;
 
-use super::archive::{ArchiveReader, EntryHead, damaged};
+use super::archive::{ArchiveReader, EntryHead, damaged, damaged_by};
 use super::{BLOBS, BackupManifest, DATABASE, MANIFEST, PRIVATE, SECRET, VERSION, is_public_key};
 use crate::files;
 use crate::fsck::{FsckError, FsckProgress, FsckReport, fsck};
@@ -233,7 +233,8 @@ fn write_blob(
     head: &EntryHead,
     (digest, to): (&str, &Path),
 ) -> io::Result<()> {
-    let digest: Digest = digest.parse().map_err(|_| damaged("a blob has no digest"))?;
+    let digest: Digest =
+        digest.parse().map_err(damaged_by("the name of a blob is not its digest"))?;
     let hex = digest.to_hex();
     let (shard, rest) = hex.split_at(2);
     let path = to.join("data/blobs").join(shard).join(rest);
@@ -271,7 +272,8 @@ fn write_private_files(to: &Path, text: &[u8]) -> io::Result<()> {
         if !SECRET.contains(&name.as_str()) {
             return Err(damaged("a private file is not one of ours"));
         }
-        let content = STANDARD.decode(content).map_err(|_| damaged("a private file is no file"))?;
+        let content =
+            STANDARD.decode(content).map_err(damaged_by("a private file is not base64"))?;
         files::write_private(&to.join(name), &content)?;
     }
     Ok(())
