@@ -74,14 +74,14 @@ mod tests {
         let file = directory.path().join("claude");
         fs::write(&file, "#!/bin/sh\n").unwrap();
         let searched = [PathBuf::from("/nowhere"), directory.path().to_owned()];
-        let told = explain_in("claude", Isolation::Namespace, &searched);
+        let message = explain_in("claude", Isolation::Namespace, &searched);
         let place = file.display().to_string();
-        assert!(told.contains(&place) && told.contains("/usr/local"), "{told}");
-        let told = explain_in("claude", Isolation::Process, &searched);
-        assert!(told.contains(&format!("ln -s {place} /usr/local/bin/claude")), "{told}");
-        let told = explain_in("codex", Isolation::Process, &searched);
-        assert!(told.contains("`codex`") && told.contains("install it there"), "{told}");
-        let told = explain_in("./tool", Isolation::Process, &searched);
-        assert!(told.contains("`./tool`"), "{told}");
+        assert!(message.contains(&place) && message.contains("/usr/local"), "{message}");
+        let message = explain_in("claude", Isolation::Process, &searched);
+        assert!(message.contains(&format!("ln -s {place} /usr/local/bin/claude")), "{message}");
+        let message = explain_in("codex", Isolation::Process, &searched);
+        assert!(message.contains("`codex`") && message.contains("install it there"), "{message}");
+        let message = explain_in("./tool", Isolation::Process, &searched);
+        assert!(message.contains("`./tool`"), "{message}");
     }
 }

@@ -93,8 +93,8 @@ fn described(desk: &Desk, isolation: Isolation) -> Value {
         .accepted
         .iter()
         .map(|(component, one)| {
-            let told = json!({"evidence": one.evidence, "by": one.by, "at": one.at.to_string()});
-            (component.clone(), told)
+            let listed = json!({"evidence": one.evidence, "by": one.by, "at": one.at.to_string()});
+            (component.clone(), listed)
         })
         .collect();
     let pinned: Vec<Value> = controls

@@ -68,7 +68,7 @@ struct ExpectedOutput<'a> {
     stderr: &'a [u8],
 }
 
-fn said(lab: &Lab<'_>, ran: &Ran, expected: &ExpectedOutput<'_>) -> Result<(), Broken> {
+fn expect_output(lab: &Lab<'_>, ran: &Ran, expected: &ExpectedOutput<'_>) -> Result<(), Broken> {
     ran.expect(&Outcome::Exited { code: 0 })?;
     let streams =
         [("stdout", &ran.stdout, expected.stdout), ("stderr", &ran.stderr, expected.stderr)];
@@ -85,8 +85,8 @@ fn said(lab: &Lab<'_>, ran: &Ran, expected: &ExpectedOutput<'_>) -> Result<(), B
 
 fn stdout(lab: &Lab<'_>) -> Finding {
     let printed = ExpectedOutput { stdout: b"a\tb\n\n  c", stderr: b"" };
-    said(lab, &lab.run(r"printf 'a\tb\n\n  c'")?, &printed)?;
-    said(lab, &lab.run(":")?, &ExpectedOutput { stdout: b"", stderr: b"" })?;
+    expect_output(lab, &lab.run(r"printf 'a\tb\n\n  c'")?, &printed)?;
+    expect_output(lab, &lab.run(":")?, &ExpectedOutput { stdout: b"", stderr: b"" })?;
     Ok(Passed::Held)
 }
 
@@ -98,7 +98,11 @@ fn binary(lab: &Lab<'_>) -> Finding {
     let bytes: Vec<u8> = (0..=255).cycle().take(256 * 20).collect();
     let mut invocation = lab.script("cat");
     invocation.stdin = Stdin::Bytes(bytes.clone());
-    said(lab, &lab.run_invocation(invocation)?, &ExpectedOutput { stdout: &bytes, stderr: b"" })?;
+    expect_output(
+        lab,
+        &lab.run_invocation(invocation)?,
+        &ExpectedOutput { stdout: &bytes, stderr: b"" },
+    )?;
     Ok(Passed::Held)
 }
 
@@ -110,14 +114,14 @@ fn large(lab: &Lab<'_>) -> Finding {
         let _ = writeln!(expected, "{number}");
     }
     let ran = lab.run(&format!("seq 1 75000; seq 75001 {count}"))?;
-    said(lab, &ran, &ExpectedOutput { stdout: expected.as_bytes(), stderr: b"" })?;
+    expect_output(lab, &ran, &ExpectedOutput { stdout: expected.as_bytes(), stderr: b"" })?;
     Ok(Passed::Held)
 }
 
 fn streams(lab: &Lab<'_>) -> Finding {
     let script = "echo one; echo two >&2; echo three; echo four >&2";
     let printed = ExpectedOutput { stdout: b"one\nthree\n", stderr: b"two\nfour\n" };
-    said(lab, &lab.run(script)?, &printed)?;
+    expect_output(lab, &lab.run(script)?, &printed)?;
     Ok(Passed::Held)
 }
 
@@ -172,6 +176,6 @@ fn argv(lab: &Lab<'_>) -> Finding {
     let expected: String = words.iter().map(|word| format!("[{word}]")).collect();
     let command = Command::Argv { program: "printf".to_owned(), args };
     let ran = lab.run_invocation(lab.invocation(command))?;
-    said(lab, &ran, &ExpectedOutput { stdout: expected.as_bytes(), stderr: b"" })?;
+    expect_output(lab, &ran, &ExpectedOutput { stdout: expected.as_bytes(), stderr: b"" })?;
     Ok(Passed::Held)
 }

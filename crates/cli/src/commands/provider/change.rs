@@ -83,8 +83,8 @@ fn changed_document(
             if known.versions.iter().any(|one| one.version == *version) {
                 return Ok(None);
             }
-            let told = |one: &warrant_policy::controls::PinnedVersion| json!({"version": one.version, "by": one.by, "at": one.at.to_string()});
-            let mut versions: Vec<Value> = known.versions.iter().map(told).collect();
+            let listed = |one: &warrant_policy::controls::PinnedVersion| json!({"version": one.version, "by": one.by, "at": one.at.to_string()});
+            let mut versions: Vec<Value> = known.versions.iter().map(listed).collect();
             versions.push(with(author, "version", json!(version)));
             let path = [&provider[..], &["versions"]].concat();
             with_member(document, &path, &json!(versions)).map(Some)
