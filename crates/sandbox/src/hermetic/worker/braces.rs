@@ -46,7 +46,7 @@ pub(super) fn spell_out_ranges(script: &str) -> Result<String, String> {
         words = Some((*at, count, width));
         if count > MOST_WORDS || count * width > MOST_BYTES {
             return Err(format!(
-                "{}: the hermetic tier expands a brace to at most {MOST_WORDS} words and {MOST_BYTES} bytes; use seq, or --isolation namespace",
+                "{}: the hermetic tier expands a brace to at most {MOST_WORDS} words and {MOST_BYTES} bytes; use seq, or the namespace tier (`--provider namespace` for exec, `--isolation namespace` for run)",
                 range.text
             ));
         }

@@ -100,7 +100,8 @@ fn prepared(request: &Request, stdin: &[u8]) -> Result<String, String> {
         return Err(format!(
             "line {at}: this command reads an input that another one has read to its end, which \
              the hermetic tier cannot do as bash does; give each its own input, or use \
-             --isolation namespace"
+             the namespace tier (`--provider namespace` for exec, `--isolation namespace` for \
+             run)"
         ));
     }
     Ok(if request.fixed { script } else { read_by_line(&script) })

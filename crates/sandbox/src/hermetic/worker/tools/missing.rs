@@ -30,7 +30,8 @@ impl CommandResolver for MissingCommands {
         };
         let complaint = format!(
             "{}: {name}: command not found: the hermetic tier interprets scripts and starts no \
-             programs.{hint} To run {name}, use a tier that does: --isolation namespace\n",
+             programs.{hint} To run {name}, use a tier that does: \
+             `warrant sandbox exec --provider namespace`, or `warrant run --isolation namespace`\n",
             self.arg0
         );
         Some(Arc::new(Missing { complaint }))
